@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["kernel"]
+__all__ = ["as_input", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,7 +24,20 @@ def kernel(function: F) -> F:
     same file, or a change in the other file goes unnoticed.
     """
     try:
-        compiled: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:  # "cannot cache function ...: no locator available"
-        compiled = numba.njit(nogil=True, error_model="numpy")(function)
-    return compiled
+        return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def as_input(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """Make an array what kernels take as input: C-contiguous, of one dtype, native byte order, read-only.
+
+    A kernel is compiled once for every combination of argument types, and a read-only (mapped) array is
+    another type than a writable one: flagging all inputs read-only halves the combinations. A view where
+    possible, else a copy.
+    """
+    view = np.ascontiguousarray(array, dtype=dtype).view(np.ndarray)
+    if view.flags.writeable:
+        view = view.view()
+        view.flags.writeable = False
+    return view
