@@ -1,0 +1,1 @@
+"""Programs around the library: exact worlds, exports made from them, measurements."""
