@@ -1,33 +1,20 @@
 """Memory budgets, and what the process really uses.
 
-A budget bounds *anonymous* memory. Pages of mapped files count in RSS, and with one process in USS as well,
-yet the kernel drops them when it needs room; so the two are always reported apart.
+A budget bounds *anonymous* memory. Pages of mapped files count in RSS, and with one process in USS as
+well, yet the kernel drops them when it needs room; so the two are always reported apart.
 """
 
 from __future__ import annotations
 
-import mmap
 import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from omstore.errors import UsageError
 
-__all__ = [
-    "DEFAULT_BUDGET",
-    "MemoryUse",
-    "PeakMemory",
-    "format_bytes",
-    "give_pages_back",
-    "memory_use",
-    "parse_bytes",
-]
+__all__ = ["DEFAULT_BUDGET", "MemoryUse", "PeakMemory", "format_bytes", "memory_use", "parse_bytes"]
 
 DEFAULT_BUDGET = 512 << 20
 """Bytes of anonymous memory an operation may use unless told otherwise (``--max-ram``)."""
@@ -85,8 +72,8 @@ def memory_use() -> MemoryUse:
 class PeakMemory:
     """Sample this process's memory from a thread, and keep the highest of each kind.
 
-    The kernel keeps a peak of the whole RSS only, so the anonymous peak has to be sampled; it is for reports,
-    not a proof.
+    The kernel keeps a peak of the whole RSS only, so the anonymous peak has to be sampled; it is for
+    reports, not a proof.
     """
 
     def __init__(self, interval: float = 0.02) -> None:
@@ -117,25 +104,3 @@ class PeakMemory:
         self._stop.set()
         self._thread.join()
         self.sample()
-
-
-def give_pages_back(array: NDArray[Any], start: int = 0, stop: int | None = None) -> None:
-    """Tell the kernel that rows start..stop of a mapped array aren't needed any more (``MADV_DONTNEED``).
-
-    Does nothing when `array` isn't (a C-contiguous view of) a shared file mapping. Reading the rows again is
-    allowed and faults them in again. Not for mappings opened copy-on-write: their changes would be lost.
-    """
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    if not isinstance(base, mmap.mmap) or array.size == 0 or not array.flags.c_contiguous:
-        return
-    row_bytes = array.nbytes // len(array)
-    at = array.ctypes.data - np.frombuffer(base, np.uint8, 1).ctypes.data
-    first = at + start * row_bytes
-    last = at + (len(array) if stop is None else min(stop, len(array))) * row_bytes
-    first -= first % mmap.PAGESIZE
-    if first < last:
-        base.madvise(mmap.MADV_DONTNEED, first, last - first)
