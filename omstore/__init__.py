@@ -1,0 +1,1 @@
+"""Out-of-core transition graphs for reinforcement learning."""
