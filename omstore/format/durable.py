@@ -32,6 +32,7 @@ _SYNC_WAIT_BEFORE, _SYNC_WRITE, _SYNC_WAIT_AFTER = 1, 2, 4
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EROFS, errno.EACCES, errno.EPERM}
+_BROKEN = {errno.EIO, errno.ESTALE}
 
 # Module-level names so that tests can inject faults at any write.
 _write = os.write
@@ -88,6 +89,11 @@ def translate_disk_error(error: OSError, path: Path, needed: int | None = None) 
         return PublishError(
             f"Cannot write {path}: {os.strerror(error.errno or 0)}. The live version is unchanged.",
             "Writing needs write permission for the export's folder on a disk that isn't mounted read-only.",
+        )
+    if error.errno in _BROKEN:
+        return PublishError(
+            f"Writing {path} failed: {os.strerror(error.errno or 0)}. The live version is unchanged.",
+            "Look for disk or network trouble in the system's log; then run it again.",
         )
     return None
 
