@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tools.worlds.pursuit import Pursuit
 from tools.worlds.random_graph import LEVELS, RandomGraph
+from tools.worlds.thinned import Thinned
 from tools.worlds.walk import behaviour_table, joint_behaviour, walk
 from tools.worlds.world import decode_joint_actions, encode_joint_actions, ragged_positions
 
@@ -113,10 +114,22 @@ def test_only_legal_joint_actions_are_drawn():
     world = RandomGraph(10, (3, 2), illegal=0.7, seed=2)
     steps = walk(world, 3_000, behaviour_table(world, "uniform", 0), np.random.default_rng(1))
     assert world.legal(steps.node)[np.arange(3_000), steps.joint_action].all()
-    short = walk(
-        Pursuit(2), 3_000, behaviour_table(Pursuit(2), "uniform", 0), np.random.default_rng(1), num_legal=7
-    )
-    assert set(short.joint_action.tolist()) == set(range(7))
+
+
+def test_a_thinned_world_keeps_every_node_and_joint_action():
+    world, full = Thinned(Pursuit(2, 0.1), 10), Pursuit(2, 0.1)
+    nodes, joint, rows = all_rows(world)
+    legal = np.diff(rows.offsets) > 0
+    np.testing.assert_array_equal(legal.reshape(1936, 25), world.legal(np.arange(1936)))
+    assert set(legal.reshape(1936, 25).sum(axis=1)) == {2, 3}
+    assert legal.reshape(1936, 25).any(axis=0).all()
+    expected = full.successors(nodes[legal], joint[legal])
+    np.testing.assert_array_equal(rows.next_node, expected.next_node)
+    np.testing.assert_array_equal(rows.offsets[:-1][legal], expected.offsets[:-1])
+    steps = walk(world, 2_000, behaviour_table(world, "uniform", 0), np.random.default_rng(1))
+    assert ((steps.node + steps.joint_action) % 10 == 0).all()
+    with pytest.raises(ValueError, match="legal row"):
+        Thinned(Pursuit(2), 26)
 
 
 def test_an_unknown_behaviour_is_named():

@@ -42,25 +42,21 @@ def behaviour_table(world: World, behaviour: str, seed: int) -> Floats:
     return table
 
 
-def joint_behaviour(world: World, table: Floats, nodes: Ints, num_legal: int | None = None) -> Floats:
+def joint_behaviour(world: World, table: Floats, nodes: Ints) -> Floats:
     """(B, A) probabilities of the joint actions in each node: agents independent, restricted to legal joint
     actions.
 
-    With `num_legal`, only joint actions below it are legal. Costs B * A * 16 bytes.
+    Costs B * A * 16 bytes.
     """
     places = world.places(nodes)
     actions = decode_joint_actions(np.arange(world.num_joint_actions), world.num_actions)
     joint = world.legal(nodes).astype(np.float64)
-    if num_legal is not None:
-        joint[:, num_legal:] = 0
     for agent in range(len(world.agents)):
         joint *= table[agent][places[:, agent]][:, actions[:, agent]]
     return np.asarray(joint / joint.sum(axis=1, keepdims=True))
 
 
-def walk(
-    world: World, length: int, table: Floats, rng: np.random.Generator, num_legal: int | None = None
-) -> Walk:
+def walk(world: World, length: int, table: Floats, rng: np.random.Generator) -> Walk:
     """Walk `length` steps in all, restarting in a random node that isn't absorbing after every ``done``.
 
     Several walkers go side by side, so that a million steps take seconds; the transitions of a walker stay
@@ -74,7 +70,7 @@ def walk(
     done = np.empty((walkers, steps), np.bool_)
     current = _starts(world, walkers, rng)
     for step in range(steps):
-        chosen = _draw(joint_behaviour(world, table, current, num_legal), rng)
+        chosen = _draw(joint_behaviour(world, table, current), rng)
         rows = world.successors(current, chosen)
         # one successor a row: the first whose running sum passes a uniform number
         before = np.cumsum(rows.probability) - rows.probability
