@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,11 +30,11 @@ SCHEMA_VERSION = 1
 
 
 def tool_version() -> str:
-    """Version of the installed omstore."""
-    try:
-        return importlib.metadata.version("omstore")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    """Version of this omstore."""
+    # Imported late: the package's root imports the reading API, and with it this module.
+    from omstore import __version__
+
+    return __version__
 
 
 @dataclass(frozen=True)
