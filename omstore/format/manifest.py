@@ -179,8 +179,8 @@ class Manifest:
             state = document["state"]
             return cls(
                 counts=_counts(document["counts"]),
-                agents=tuple(_typed(name, str) for name in document["agents"]),
-                num_actions=tuple(_typed(count, int) for count in document["num_actions"]),
+                agents=tuple(_typed(name, str) for name in _typed(document["agents"], list)),
+                num_actions=tuple(_typed(count, int) for count in _typed(document["num_actions"], list)),
                 state=StateCodec(_typed(state["width"], int), _typed(state["component_bits"], int)),
                 rows=_typed(document["rows"], dict),
                 attributes={name: _typed(value, dict) for name, value in document["attributes"].items()},
@@ -189,10 +189,10 @@ class Manifest:
                     Source(
                         _typed(entry["name"], str), _typed(entry["size"], int), _typed(entry["sha256"], str)
                     )
-                    for entry in document["sources"]
+                    for entry in _typed(document["sources"], list)
                 ),
                 options=_typed(document["options"], dict),
-                notes=tuple(_typed(note, str) for note in document["notes"]),
+                notes=tuple(_typed(note, str) for note in _typed(document["notes"], list)),
                 files={path: _digest(path, entry) for path, entry in document["files"].items()},
                 tool_version=_typed(document["tool_version"], str),
                 schema_version=schema,

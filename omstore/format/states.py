@@ -91,8 +91,7 @@ class StateCodec:
         if self.component_bits == 1:
             narrow = given if given.dtype in (np.uint8, np.bool_) else given.astype(np.uint8)
             return np.packbits(narrow, axis=1)
-        wide = np.ascontiguousarray(given, self.dtype.newbyteorder(">"))
-        return (wide if wide is not given else wide.copy()).view(np.uint8)
+        return np.array(given, self.dtype.newbyteorder(">"), order="C").view(np.uint8)
 
     def unpack(self, packed: np.ndarray) -> np.ndarray:
         """Unpack a batch of states.
