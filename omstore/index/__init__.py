@@ -6,7 +6,7 @@ it can be written front to back, and its bytes depend on nothing but the states.
 its capacity instead of wrapping around, and ends with an empty slot.
 """
 
-from omstore.index.build import HASH_NAME, build_index, capacity_for
+from omstore.index.build import build_index, capacity_for
 from omstore.index.lookup import StateIndex
 
-__all__ = ["HASH_NAME", "StateIndex", "build_index", "capacity_for"]
+__all__ = ["StateIndex", "build_index", "capacity_for"]

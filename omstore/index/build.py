@@ -21,10 +21,8 @@ from omstore.index.kernels import (
 )
 from omstore.memory import DEFAULT_BUDGET, format_bytes
 
-__all__ = ["HASH_NAME", "build_index", "capacity_for"]
+__all__ = ["build_index", "capacity_for"]
 
-HASH_NAME = "multiply-xorshift-1"
-"""Name of the hash for the manifest; a reader that doesn't know the name must not use the index."""
 
 _ENTRY_BYTES = 16  # hash and node
 _SCAN_BYTES = 8 << 20  # of keys between two calls of `give_pages_back`
