@@ -153,3 +153,24 @@ def test_bad_arguments():
         Pursuit(1)
     with pytest.raises(ValueError, match="probability"):
         Pursuit(2, 1.5)
+
+
+def test_capture_probabilities_equal_storms():
+    """Pmax of a capture within k steps, all agents steered together, computed by the model checker Storm
+    2.0."""
+    world = Pursuit(2, 0.1)
+    nodes = np.repeat(np.arange(1936), 25)
+    rows = world.successors(nodes, np.tile(np.arange(25), 1936))
+    cells = world.cells_of(np.arange(1936))
+    captured = cells[:, 0] == cells[:, 1]
+    value = captured.astype(float)
+    means = [value.mean()]
+    for _ in range(5):
+        expected = np.add.reduceat(rows.probability * value[rows.next_node], rows.offsets[:-1])
+        value = np.where(captured, 1, expected.reshape(1936, 25).max(axis=1))
+        means.append(value.mean())
+    storm = {1: 0.17635201446280993, 2: 0.4112949117865445, 3: 0.6565771227364029, 5: 0.9451583974999092}
+    assert {k: means[k] for k in storm} == pytest.approx(storm, rel=1e-14)
+    at = [1, 4, 777, 1934]
+    storm_at = [0.9999681043592834, 0.9164764572178712, 0.9986509288048445, 0.9999587270105973]
+    np.testing.assert_allclose(value[at], storm_at, rtol=1e-14)
