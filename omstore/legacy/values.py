@@ -1,0 +1,199 @@
+"""Values of the machine's heap as Python objects, for looking at samples and for the small tree around the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omstore.legacy import machine
+
+__all__ = ["Array", "Heap", "Mapping", "Opaque", "Record", "RowList", "dtype_of"]
+
+_KINDS: Final = {ord("b"): "?", ord("i"): "i", ord("u"): "u", ord("f"): "f"}
+
+
+def dtype_of(code: int) -> np.dtype[Any]:
+    """The numpy dtype of one of the machine's dtype codes."""
+    kind = _KINDS[(code >> 9) & 0xFF]
+    size = (code >> 1) & 0xFF
+    order = ">" if code & 1 else "<"
+    return np.dtype("?") if kind == "?" else np.dtype(f"{order}{kind}{size}")
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """A dict, as pairs in their order (keys need not be hashable)."""
+
+    pairs: list[tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class RowList:
+    """A small list whose items have become rows first..first+count-1 of a table."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """An instance: class number, how its state was given (a machine ``M_`` code), and its fields in order."""
+
+    class_id: int
+    mode: int
+    fields: list[tuple[str | int, Any]]
+
+
+@dataclass(frozen=True)
+class Array:
+    """A numpy array or tensor: dtype code (0: not a plain number type), shape, order, and where its data is."""
+
+    code: int
+    shape: tuple[int, ...]
+    fortran_order: bool
+    tag: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Something that is kept unread, named for messages."""
+
+    what: str
+
+
+class Heap:
+    """Read access to the machine's values.
+
+    Parameters
+    ----------
+    data : uint8 array
+        The pickle.
+    """
+
+    def __init__(self, data: NDArray[np.uint8]) -> None:
+        self.data = data
+        self.tags: NDArray[np.uint8] = np.zeros(1 << 20, np.uint8)
+        self.slots: NDArray[np.int64] = np.zeros(1 << 20, np.int64)
+
+    def span(self, at: int) -> tuple[int, int]:
+        """Start and length of the text or bytes whose opcode is at `at`."""
+        start, length = machine._span(self.data, at)
+        return int(start), int(length)
+
+    def text(self, at: int) -> str:
+        """The text whose opcode is at `at`."""
+        start, length = self.span(at)
+        return bytes(self.data[start : start + length]).decode("utf-8", "surrogatepass")
+
+    def raw(self, tag: int, value: int) -> bytes:
+        """The bytes of a bytes-like value."""
+        if tag == machine.ENCODED:
+            return self.text(value).encode("latin-1")
+        start, length = self.span(value)
+        return bytes(self.data[start : start + length])
+
+    def items(self, address: int) -> list[tuple[int, int]]:
+        """(tag, payload) of everything in a container's chunks; a dict's keys and values alternate."""
+        found = []
+        chunk = int(self.slots[address + machine.C_FIRST])
+        while chunk >= 0:
+            count = int(self.slots[chunk])
+            tags = self.tags[chunk + 2 : chunk + 2 + count].tolist()
+            found += list(zip(tags, self.slots[chunk + 2 : chunk + 2 + count].tolist(), strict=True))
+            chunk = int(self.slots[chunk + 1])
+        return found
+
+    def chunks(self, address: int) -> list[tuple[int, int]]:
+        """(first slot, number of slots) of each chunk of a container."""
+        found = []
+        chunk = int(self.slots[address + machine.C_FIRST])
+        while chunk >= 0:
+            found.append((chunk + 2, int(self.slots[chunk])))
+            chunk = int(self.slots[chunk + 1])
+        return found
+
+    def tuple_items(self, address: int) -> list[tuple[int, int]]:
+        """(tag, payload) of a tuple's items."""
+        count = int(self.slots[address])
+        tags = self.tags[address + 1 : address + 1 + count].tolist()
+        return list(zip(tags, self.slots[address + 1 : address + 1 + count].tolist(), strict=True))
+
+    def value(self, tag: int, value: int, depth: int = 24) -> Any:
+        """A value as a Python object made of plain values and the classes of this module."""
+        if depth == 0:
+            return Opaque("deeply nested value")
+        if tag == machine.NONE:
+            return None
+        if tag == machine.BOOL:
+            return bool(value)
+        if tag == machine.INT:
+            return value
+        if tag == machine.FLOAT:
+            return float(np.int64(value).view(np.float64))
+        if tag == machine.TEXT:
+            return self.text(value)
+        if tag in (machine.BYTES, machine.ENCODED):
+            return self.raw(tag, value)
+        if tag == machine.TUPLE:
+            return tuple(self.value(t, v, depth - 1) for t, v in self.tuple_items(value))
+        if tag in (machine.LIST, machine.DEQUE, machine.SET):
+            if self.slots[value + machine.C_ROWS]:
+                return RowList(int(self.slots[value + machine.C_ROW]), int(self.slots[value + machine.C_ROWS]))
+            return [self.value(t, v, depth - 1) for t, v in self.items(value)]
+        if tag == machine.DICT:
+            items = [self.value(t, v, depth - 1) for t, v in self.items(value)]
+            return Mapping(list(zip(items[::2], items[1::2], strict=True)))
+        if tag == machine.OBJ:
+            return self.record(value, depth)
+        if tag == machine.ARRAY:
+            shape: tuple[int, ...] = ()
+            if self.tags[value + 1] == machine.TUPLE:
+                shape = tuple(v for _, v in self.tuple_items(int(self.slots[value + 1])))
+            return Array(
+                int(self.slots[value]),
+                shape,
+                bool(self.slots[value + 2]),
+                int(self.tags[value + 3]),
+                int(self.slots[value + 3]),
+            )
+        if tag == machine.ROWS:
+            return RowList(value, 1)
+        names = {machine.BIGINT: "integer beyond 64 bits", machine.GLOBAL: "class or function", machine.DTYPE: "dtype"}
+        return Opaque(names.get(tag, "value that isn't data"))
+
+    def record(self, address: int, depth: int = 24) -> Record:
+        """An instance's fields, by how its state was given."""
+        class_id = int(self.slots[address])
+        state_tag, state = int(self.tags[address + 2]), int(self.slots[address + 2])
+        if state_tag == machine.NONE:
+            arguments: list[tuple[int, int]] = []
+            if self.tags[address + 1] == machine.TUPLE:
+                arguments = self.tuple_items(int(self.slots[address + 1]))
+            fields: list[tuple[str | int, Any]] = [
+                (i, self.value(t, v, depth - 1)) for i, (t, v) in enumerate(arguments)
+            ]
+            return Record(class_id, machine.M_ARGS, fields)
+        value = self.value(state_tag, state, depth - 1)
+        if isinstance(value, Mapping):
+            return Record(class_id, machine.M_DICT, _named(value))
+        if (
+            isinstance(value, tuple)
+            and len(value) == 2
+            and isinstance(value[1], Mapping)
+            and (value[0] is None or isinstance(value[0], Mapping))
+        ):
+            named = _named(value[1])
+            if isinstance(value[0], Mapping):
+                named += _named(value[0])
+            return Record(class_id, machine.M_SLOTS, named)
+        if isinstance(value, list | tuple):
+            return Record(class_id, machine.M_SEQ, list(enumerate(value)))
+        return Record(class_id, machine.M_SEQ, [(0, value)])
+
+
+def _named(mapping: Mapping) -> list[tuple[str | int, Any]]:
+    return [(key if isinstance(key, str | int) else repr(key), value) for key, value in mapping.pairs]
