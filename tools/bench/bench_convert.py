@@ -25,7 +25,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when run as a script
 
 from omstore.memory import format_bytes, parse_bytes
-from tools.bench.limits import LimitedRun, run_limited
+from tools.bench.limits import LimitedRun, omstore_program, run_limited
 from tools.exports.records import legacy_classes
 from tools.exports.spec import ExportSpec
 from tools.make_export import write_export
@@ -50,7 +50,7 @@ def load_pickles(export: Path) -> None:
 def convert(export: Path, limit: int, options: Sequence[str] = ()) -> LimitedRun:
     """Convert `export` from scratch under `limit` bytes (its store is deleted before)."""
     shutil.rmtree(export / "store", ignore_errors=True)
-    return run_limited(["omstore", "convert", str(export), *options], limit)
+    return run_limited([*omstore_program(), "convert", str(export), *options], limit)
 
 
 def _warm_up(options: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ def main(
             results.append(run)
     _report(full, small, loads)
     if verify:
-        run = run_limited(["omstore", "verify", str(export), "--against"], bound)
+        run = run_limited([*omstore_program(), "verify", str(export), "--against"], bound)
         click.echo(f"omstore verify --against: {run.describe()}")
         failed |= run.returncode != 0
     if failed:

@@ -26,6 +26,7 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when run as a script
 
+from tools.bench.limits import omstore_program
 from tools.make_export import ExportSpec, write_export
 
 __all__ = ["Trials", "contents", "leftovers"]
@@ -72,7 +73,7 @@ class Trials:
         self,
         export: Path,
         options: Sequence[str] = (),
-        program: Sequence[str] = ("omstore", "convert"),
+        program: Sequence[str] = (*omstore_program(), "convert"),
         reader: Callable[[Path], object] = _open,
     ):
         self.export = export

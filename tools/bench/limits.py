@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when run as a sc
 
 from omstore.memory import format_bytes, parse_bytes
 
-__all__ = ["LimitedRun", "MemoryGroup", "make_group", "run_limited"]
+__all__ = ["LimitedRun", "MemoryGroup", "make_group", "omstore_program", "run_limited"]
 
 CGROUPS = Path("/sys/fs/cgroup")
 UNLIMITED = 1 << 40
@@ -75,8 +75,22 @@ class LimitedRun:
             parts.append("KILLED FOR MEMORY")
         parts.append(f"anonymous {format_bytes(self.peak_anonymous)}, file {format_bytes(self.peak_file)}")
         if self.peak_group:
-            parts.append(f"cgroup {format_bytes(self.peak_group)} of {format_bytes(self.limit)}")
+            of = f" of {format_bytes(self.limit)}" if self.limit else ""
+            parts.append(f"cgroup {format_bytes(self.peak_group)}{of}")
         return "; ".join(parts) + f" [{self.mechanism}]"
+
+
+def omstore_program() -> list[str]:
+    """Arguments that run the `omstore` command of this very Python and checkout, whatever PATH says."""
+    beside = Path(sys.executable).with_name("omstore")
+    if beside.exists():
+        return [str(beside)]
+    root = str(Path(__file__).resolve().parents[2])  # not installed
+    return [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path.insert(0, {root!r}); from omstore.cli import main; main()",
+    ]
 
 
 class MemoryGroup:
