@@ -1,3 +1,54 @@
-"""Out-of-core transition graphs for reinforcement learning."""
+"""Out-of-core transition graphs for reinforcement learning.
 
-__version__ = "0.1.0"
+``omstore.open("exports/pursuit/3")`` opens a store; see :class:`omstore.Store`, :class:`omstore.Graph` and
+:class:`omstore.Replay`. Errors are in :mod:`omstore.errors`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omstore.format.manifest import Manifest
+    from omstore.read import (
+        Attribute,
+        Graph,
+        Replay,
+        Sample,
+        Store,
+        Successors,
+        SweepChunk,
+        Transitions,
+    )
+    from omstore.read import open_store as open
+
+__all__ = [
+    "Attribute",
+    "Graph",
+    "Manifest",
+    "Replay",
+    "Sample",
+    "Store",
+    "Successors",
+    "SweepChunk",
+    "Transitions",
+    "open",
+]
+
+_ELSEWHERE = {"Manifest": ("omstore.format.manifest", "Manifest"), "open": ("omstore.read", "open_store")}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: numba takes half a second, which `omstore --help` and the modules that only need
+    # errors shouldn't wait for.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _ELSEWHERE.get(name, ("omstore.read", name))
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

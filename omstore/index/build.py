@@ -23,9 +23,8 @@ from omstore.memory import DEFAULT_BUDGET, format_bytes
 
 __all__ = ["build_index", "capacity_for"]
 
-
 _ENTRY_BYTES = 16  # hash and node
-_SCAN_BYTES = 8 << 20  # of keys between two calls of `give_pages_back`
+_SCAN_BYTES = 8 << 20  # of keys between two calls of `drop_pages`
 _MIN_BUDGET = 4 << 20
 
 

@@ -122,7 +122,7 @@ class RowWriter(ABC):
         size = self._expected
         if self.num_rows != size.num_rows:
             raise UsageError(f"{self.num_rows:,} of {size.num_rows:,} rows were given")
-        description: dict[str, Any] = {"encoding": self.encoding}
+        description: dict[str, Any] = {"encoding": self.encoding, "num_outcomes": size.num_outcomes}
         if not self._varies:
             description["outdegree"] = self._uniform or 0
         self._close()
