@@ -15,11 +15,11 @@ from omstore.format.states import StateCodec
 __all__ = [
     "MANIFEST_NAME",
     "SCHEMA_VERSION",
+    "TOOL_VERSION",
     "Counts",
     "Manifest",
     "Source",
     "read_manifest",
-    "tool_version",
     "write_manifest",
 ]
 
@@ -29,12 +29,8 @@ SCHEMA_VERSION = 1
 """Schema of the stores written; increased whenever an older omstore would misread a newer store."""
 
 
-def tool_version() -> str:
-    """Version of this omstore."""
-    # Imported late: the package's root imports the reading API, and with it this module.
-    from omstore import __version__
-
-    return __version__
+TOOL_VERSION = "0.1.0"
+"""Version of this omstore (that of pyproject.toml), written into every manifest."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ class Manifest:
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     files: Mapping[str, FileDigest] = field(default_factory=dict)
-    tool_version: str = field(default_factory=tool_version)
+    tool_version: str = TOOL_VERSION
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from omstore.errors import PublishError, WriterBusyError
+from omstore.format import durable
 from omstore.format.durable import disk_errors
 
 __all__ = ["LOCK_NAME", "WriterLock"]
@@ -58,21 +59,13 @@ class WriterLock:
             self._record(max(number, self.last_version), busy=True)
 
     def __enter__(self) -> WriterLock:
-        with disk_errors(self.store):
-            self._make_store()
-            while True:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                try:
-                    self._flock(descriptor)
-                    # A finishing writer may have unlinked the file between our open and flock: then others
-                    # lock a new file, and this one protects nothing.
-                    if _is_same_file(descriptor, self.path):
-                        self._descriptor, descriptor = descriptor, -1
-                        break
-                    self._make_store()
-                finally:
-                    if descriptor >= 0:
-                        os.close(descriptor)
+        try:
+            with disk_errors(self.store):
+                while self._descriptor < 0:
+                    self._descriptor = self._try_lock()
+        except BaseException:
+            self._remove_made()
+            raise
         with contextlib.suppress(
             OSError
         ):  # who holds it is information only, and gc must work on a full disk
@@ -83,6 +76,36 @@ class WriterLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._release()
+
+    def _try_lock(self) -> int:
+        """Lock the file, and give its descriptor; -1 where a finishing writer removed it meanwhile."""
+        try:
+            self._make_store()
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:
+            return -1
+        except (FileExistsError, NotADirectoryError) as error:
+            if self.store.is_symlink() or self.store.is_file():
+                raise PublishError(
+                    f"{self.store} is in the way: it isn't a folder", "Move it away."
+                ) from error
+            return -1
+        try:
+            self._flock(descriptor)
+            # Unlinked between our open and flock, it protects nothing: others lock a new file.
+            if _is_same_file(descriptor, self.path):
+                kept, descriptor = descriptor, -1
+                return kept
+            return -1
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _remove_made(self) -> None:
+        """Remove the folders that were made here, as far as they are empty."""
+        for folder in dict.fromkeys(self._made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def _make_store(self) -> None:
         missing = []
@@ -120,7 +143,7 @@ class WriterLock:
         # Padded, and written by one call, so that a kill leaves the old record or the new one.
         data = (json.dumps(record, sort_keys=True).ljust(255) + "\n").encode()
         os.pwrite(self._descriptor, data, 0)
-        os.fsync(self._descriptor)
+        durable._fsync(self._descriptor)
 
     def _release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -129,10 +152,10 @@ class WriterLock:
         with contextlib.suppress(OSError):
             entries = {entry.name for entry in self.store.iterdir()} if self.store.exists() else set()
             if entries == {LOCK_NAME} and _read(descriptor).get("last_version", 0) == 0:
-                # Nothing was ever published: leave nothing behind, neither folders that we made.
+                # Nothing was ever published: leave nothing behind.
                 self.path.unlink()
-                for folder in self._made:
-                    folder.rmdir()
+                self._made.insert(0, self.store)
+                self._remove_made()
             else:
                 self._descriptor = descriptor
                 self._record(self.last_version, busy=False)
