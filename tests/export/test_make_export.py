@@ -206,7 +206,8 @@ def check_walk(spec, truth):
 def check(out, spec):
     truth = write_export(out, spec)
     check_graph(spec, out, truth)
-    check_truth_is_the_world(spec, truth) if spec.reward != "none" and spec.prob else None
+    if spec.reward != "none" and spec.prob:
+        check_truth_is_the_world(spec, truth)
     check_replay(spec, out, truth)
     check_walk(spec, truth)
     assert not any(name.startswith("pursuit_legacy") for name in sys.modules)
@@ -256,10 +257,15 @@ def specs(draw):
     return ExportSpec(**values, num_actions=draw(st.sampled_from([(3, 2), (2,), (2, 2, 2)])))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(spec=specs())
 def test_any_shape_holds_its_truth(spec, tmp_path_factory):
     check(tmp_path_factory.mktemp("export"), spec)
+
+
+def test_shared_lists_beside_keys_that_are_tuples(tmp_path):
+    shapes = {"graph": "adjacency2", "joint_action": "list", "redundant_keys": True}
+    check(tmp_path, ExportSpec(world="random", share=True, **shapes))
 
 
 @pytest.mark.parametrize("record", CHOICES["record"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.worlds.pursuit import Pursuit
@@ -17,6 +17,7 @@ def all_rows(world):
     return nodes, joint, world.successors(nodes, joint)
 
 
+@settings(deadline=None)
 @given(
     nodes=st.integers(1, 20),
     actions=st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple),

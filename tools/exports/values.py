@@ -50,6 +50,7 @@ class ValueMaker:
 
     def _numbers_by_agent(self, kind: str, shape: str, rows: NDArray[Any]) -> Iterable[Any]:
         agents = self._world.agents
+        kind += shape  # keys of a dict are tuples beside records with lists
         if shape == "array":
             return self._each(kind, rows, np.copy)
         if self._spec.share:
