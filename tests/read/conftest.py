@@ -1,9 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.read.made_stores import Made, make_store
 from tools.worlds.random_graph import RandomGraph
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_fsync() -> Iterator[None]:
+    """Don't wait for the disk: that what is published is durable is tested where publishing is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omstore.format.durable._fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session", params=["csr", "csr-compressed"])

@@ -177,7 +177,8 @@ def test_opening_reads_nothing_of_the_arrays(tmp_path: Path) -> None:
     code = (
         "import omstore, sys; from omstore.memory import memory_use; store = omstore.open(sys.argv[1]);"
         "before = memory_use(); stores = [omstore.open(sys.argv[1]) for _ in range(20)];"
-        "after = memory_use(); print(after.anonymous - before.anonymous, after.file_backed - before.file_backed)"
+        "after = memory_use();"
+        "print(after.anonymous - before.anonymous, after.file_backed - before.file_backed)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(made.export)], capture_output=True, text=True, check=True

@@ -1,0 +1,1 @@
+"""Opponent-model training on a store; uses only omstore's public names."""
