@@ -970,6 +970,167 @@ def collect(old_tag, old, new_tag, new, stack_tag, stack, registers, memo_tag, m
 
 
 @kernel
+def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc, scratch):  # type: ignore[no-untyped-def]
+    """What REDUCE of a known global gives: (error, tag, payload, new heap top). Nothing is called."""
+    kind = global_kind[name]
+    count = heap[arguments]
+    first = arguments + 1
+    result_tag = np.int64(0)
+    result = np.int64(0)
+    if kind == G_RECONSTRUCT or kind == G_FROMBUFFER:
+        for i in range(4):
+            heap_tag[top + i] = RAW
+            heap[top + i] = 0
+        heap_tag[top + 3] = NONE
+        if kind == G_FROMBUFFER:
+            if count < 4 or heap_tag[first] != BYTES or heap_tag[first + 1] != DTYPE or heap_tag[first + 2] != TUPLE or heap_tag[first + 3] != TEXT:
+                return np.int64(E_TYPE), np.int64(0), np.int64(0), top
+            heap[top] = heap[heap[first + 1]]
+            heap_tag[top + 1] = TUPLE
+            heap[top + 1] = heap[first + 2]
+            start, length = _span(data, heap[first + 3])
+            heap[top + 2] = 1 if length == 1 and data[start] == 70 else 0  # 'F'
+            heap_tag[top + 3] = BYTES
+            heap[top + 3] = heap[first]
+        result_tag = np.int64(ARRAY)
+        result = top
+        top += 4
+    elif kind == G_SCALAR:
+        if count != 2 or heap_tag[first] != DTYPE:
+            return np.int64(E_TYPE), np.int64(0), np.int64(0), top
+        code = heap[heap[first]]
+        if code == 0 or not _copy_data(data, heap_tag[first + 1], heap[first + 1], (code >> 1) & 0xFF, scratch, 0):
+            return np.int64(E_DTYPE), np.int64(0), np.int64(0), top
+        result_tag, result = _scalar(code, scratch)
+        if result_tag < 0:
+            result_tag = np.int64(BIGINT)
+            result = pc
+    elif kind == G_DTYPE:
+        code = np.int64(0)
+        if count >= 1 and heap_tag[first] == TEXT:
+            start, length = _span(data, heap[first])
+            code = _dtype_code(data, start, length)
+        heap_tag[top] = RAW
+        heap[top] = code
+        result_tag = np.int64(DTYPE)
+        result = top
+        top += 1
+    elif kind == G_ENCODE:
+        if count < 1 or heap_tag[first] != TEXT:
+            return np.int64(E_TYPE), np.int64(0), np.int64(0), top
+        result_tag = np.int64(ENCODED)
+        result = heap[first]
+    elif kind == G_BYTES:
+        if count == 0:
+            result_tag = np.int64(NONE)
+        elif heap_tag[first] == TEXT:
+            result_tag = np.int64(ENCODED)
+            result = heap[first]
+        elif heap_tag[first] == BYTES or heap_tag[first] == ENCODED:
+            result_tag = np.int64(heap_tag[first])
+            result = heap[first]
+        else:
+            return np.int64(E_TYPE), np.int64(0), np.int64(0), top
+    elif kind == G_DICT or kind == G_LIST or kind == G_SET or kind == G_DEQUE or kind == G_TUPLE:
+        result_tag = np.int64(DICT if kind == G_DICT else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE)))
+        if kind == G_TUPLE:
+            result_tag = np.int64(TUPLE)
+        given = np.int64(-1)
+        if kind != G_DICT and count >= 1 and (heap_tag[first] == LIST or (heap_tag[first] == TUPLE and (heap[heap[first]] > 0 or kind == G_TUPLE))):
+            given = first
+        if given >= 0 and heap_tag[given] == result_tag:
+            result = heap[given]
+        elif given >= 0 and heap_tag[given] == LIST and result_tag != TUPLE:
+            result = heap[given]  # set([..]), deque([..]): the list's own storage serves
+        elif given >= 0 or (kind == G_DICT and count >= 1 and heap_tag[first] != GLOBAL and heap_tag[first] != NONE):
+            return np.int64(E_CALL), np.int64(0), np.int64(0), top
+        else:
+            result = top
+            top = _new_container(heap_tag, heap, top)
+            if kind == G_TUPLE:
+                top -= CONTAINER_SLOTS - 1
+    elif kind == G_RECONSTRUCTOR:
+        if count < 1 or heap_tag[first] != GLOBAL or global_kind[heap[first]] != G_CLASS:
+            return np.int64(E_CALL), np.int64(0), np.int64(0), top
+        heap_tag[top] = RAW
+        heap[top] = heap[first]
+        heap_tag[top + 1] = NONE
+        heap[top + 1] = 0
+        heap_tag[top + 2] = NONE
+        heap[top + 2] = 0
+        result_tag = np.int64(OBJ)
+        result = top
+        top += 3
+    elif kind == G_NAMESPACE:
+        heap_tag[top] = RAW
+        heap[top] = name
+        heap_tag[top + 1] = TUPLE
+        heap[top + 1] = arguments
+        heap_tag[top + 2] = NONE
+        heap[top + 2] = 0
+        result_tag = np.int64(OBJ)
+        result = top
+        top += 3
+    elif kind == G_OPAQUE:
+        result_tag = np.int64(OPAQUE)
+        result = pc
+    elif kind == G_STORAGE:
+        if count != 1 or heap_tag[first] != BYTES:
+            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
+        result_tag = np.int64(STORAGE)
+        result = heap[first]
+    elif kind == G_TENSOR:
+        if count < 4 or heap_tag[first] != STORAGE or heap_tag[first + 1] != INT or heap_tag[first + 2] != TUPLE or heap_tag[first + 3] != TUPLE:
+            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
+        code, start, length = _storage(data, heap[first], operand)
+        shape = heap[first + 2]
+        stride = heap[first + 3]
+        ndim = heap[shape]
+        good = code != 0 and heap[stride] == ndim and heap[first + 1] >= 0
+        elements_wanted = np.int64(1)
+        if good:
+            for i in range(ndim - 1, -1, -1):
+                extent = heap[shape + 1 + i]
+                if heap_tag[shape + 1 + i] != INT or extent < 0 or extent > length or (extent > 1 and heap[stride + 1 + i] != elements_wanted):
+                    good = False
+                    break
+                elements_wanted *= extent
+                if elements_wanted > length:
+                    good = False
+                    break
+        if not good or heap[first + 1] + elements_wanted > length:
+            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
+        heap_tag[top] = RAW
+        heap[top] = code
+        heap_tag[top + 1] = TUPLE
+        heap[top + 1] = shape
+        heap_tag[top + 2] = RAW
+        heap[top + 2] = 0
+        heap_tag[top + 3] = RAWAT
+        heap[top + 3] = start + heap[first + 1] * ((code >> 1) & 0xFF)
+        result_tag = np.int64(ARRAY)
+        result = top
+        top += 4
+    elif kind == G_PARAMETER:
+        if count < 1 or heap_tag[first] != ARRAY:
+            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
+        result_tag = np.int64(ARRAY)
+        result = heap[first]
+    else:
+        return np.int64(E_CALL), np.int64(0), np.int64(0), top
+    return np.int64(0), result_tag, result, top
+
+
+@kernel
+def _find_global(data, global_text, global_span, start1, length1, start2, length2):  # type: ignore[no-untyped-def]
+    """Number of the global with this module and name, -1 when it wasn't seen before."""
+    for g in range(global_span.shape[0]):
+        if global_span[g, 1] == length1 and global_span[g, 3] == length2 and _same_text(data, start1, length1, global_text, global_span[g, 0]) and _same_text(data, start2, length2, global_text, global_span[g, 2]):
+            return np.int64(g)
+    return np.int64(-1)
+
+
+@kernel
 def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp, mark_heap, mark_table, mark_over, mark_pc, heap_tag, heap, memo_id, memo_last, memo_tag, memo, global_kind, global_text, global_span, tables, nodes, key_pool, buffer, buffer8, work, templates, elements, literals, first_byte, scratch, link_progress):  # type: ignore[no-untyped-def]
     """Run opcodes until one of the events; the registers say where and why."""
     pc = registers[R_PC]
@@ -1358,6 +1519,8 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                     registers[R_TABLE] = table
                     registers[R_ADDRESS] = mark_pc[marks - 1] + 1 if op != 0x61 else heap[address + C_MADE] + 1
                     registers[R_VALUE] = pc
+                elif op != 0x61:
+                    tables[table, T_GENERAL] = 0
                 if op != 0x61 and mark_heap[marks - 1] > high:
                     top = mark_heap[marks - 1]
             else:
@@ -1521,169 +1684,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
             if stack_tag[sp - 2] != GLOBAL or stack_tag[sp - 1] != TUPLE:
                 error = E_TYPE
                 break
-            name = stack[sp - 2]
-            kind = global_kind[name]
-            arguments = stack[sp - 1]
-            count = heap[arguments]
-            first = arguments + 1
-            result_tag = np.int64(0)
-            result = np.int64(0)
-            if kind == G_RECONSTRUCT or kind == G_FROMBUFFER:
-                for i in range(4):
-                    heap_tag[top + i] = RAW
-                    heap[top + i] = 0
-                heap_tag[top + 3] = NONE
-                if kind == G_FROMBUFFER:
-                    if count < 4 or heap_tag[first] != BYTES or heap_tag[first + 1] != DTYPE or heap_tag[first + 2] != TUPLE or heap_tag[first + 3] != TEXT:
-                        error = E_TYPE
-                        break
-                    heap[top] = heap[heap[first + 1]]
-                    heap_tag[top + 1] = TUPLE
-                    heap[top + 1] = heap[first + 2]
-                    start, length = _span(data, heap[first + 3])
-                    heap[top + 2] = 1 if length == 1 and data[start] == 70 else 0  # 'F'
-                    heap_tag[top + 3] = BYTES
-                    heap[top + 3] = heap[first]
-                result_tag = np.int64(ARRAY)
-                result = top
-                top += 4
-            elif kind == G_SCALAR:
-                if count != 2 or heap_tag[first] != DTYPE:
-                    error = E_TYPE
-                    break
-                code = heap[heap[first]]
-                if code == 0 or not _copy_data(data, heap_tag[first + 1], heap[first + 1], (code >> 1) & 0xFF, scratch, 0):
-                    error = E_DTYPE
-                    break
-                result_tag, result = _scalar(code, scratch)
-                if result_tag < 0:
-                    result_tag = np.int64(BIGINT)
-                    result = pc
-            elif kind == G_DTYPE:
-                code = np.int64(0)
-                if count >= 1 and heap_tag[first] == TEXT:
-                    start, length = _span(data, heap[first])
-                    code = _dtype_code(data, start, length)
-                heap_tag[top] = RAW
-                heap[top] = code
-                result_tag = np.int64(DTYPE)
-                result = top
-                top += 1
-            elif kind == G_ENCODE:
-                if count < 1 or heap_tag[first] != TEXT:
-                    error = E_TYPE
-                    break
-                result_tag = np.int64(ENCODED)
-                result = heap[first]
-            elif kind == G_BYTES:
-                if count == 0:
-                    # Empty bytes: any zero-length span will do, and the two bytes K 0 of no opcode are not at hand; tell by tag.
-                    result_tag = np.int64(NONE)
-                elif heap_tag[first] == TEXT:
-                    result_tag = np.int64(ENCODED)
-                    result = heap[first]
-                elif heap_tag[first] == BYTES or heap_tag[first] == ENCODED:
-                    result_tag = np.int64(heap_tag[first])
-                    result = heap[first]
-                else:
-                    error = E_TYPE
-                    break
-            elif kind == G_DICT or kind == G_LIST or kind == G_SET or kind == G_DEQUE or kind == G_TUPLE:
-                result_tag = np.int64(DICT if kind == G_DICT else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE)))
-                if kind == G_TUPLE:
-                    result_tag = np.int64(TUPLE)
-                given = np.int64(-1)
-                if kind != G_DICT and count >= 1 and (heap_tag[first] == LIST or (heap_tag[first] == TUPLE and (heap[heap[first]] > 0 or kind == G_TUPLE))):
-                    given = first
-                if given >= 0 and heap_tag[given] == result_tag:
-                    result = heap[given]
-                elif given >= 0 and heap_tag[given] == LIST and result_tag != TUPLE:
-                    result = heap[given]  # set([..]), deque([..]): the list's own storage serves
-                elif given >= 0 or (kind == G_DICT and count >= 1 and heap_tag[first] != GLOBAL and heap_tag[first] != NONE):
-                    error = E_CALL
-                    registers[R_VALUE] = name
-                    break
-                else:
-                    result = top
-                    top = _new_container(heap_tag, heap, top)
-                    if kind == G_TUPLE:
-                        top -= CONTAINER_SLOTS - 1
-            elif kind == G_RECONSTRUCTOR:
-                if count < 1 or heap_tag[first] != GLOBAL or global_kind[heap[first]] != G_CLASS:
-                    error = E_CALL
-                    registers[R_VALUE] = name
-                    break
-                heap_tag[top] = RAW
-                heap[top] = heap[first]
-                heap_tag[top + 1] = NONE
-                heap[top + 1] = 0
-                heap_tag[top + 2] = NONE
-                heap[top + 2] = 0
-                result_tag = np.int64(OBJ)
-                result = top
-                top += 3
-            elif kind == G_NAMESPACE:
-                heap_tag[top] = RAW
-                heap[top] = name
-                heap_tag[top + 1] = TUPLE
-                heap[top + 1] = arguments
-                heap_tag[top + 2] = NONE
-                heap[top + 2] = 0
-                result_tag = np.int64(OBJ)
-                result = top
-                top += 3
-            elif kind == G_OPAQUE:
-                result_tag = np.int64(OPAQUE)
-                result = pc
-            elif kind == G_STORAGE:
-                if count != 1 or heap_tag[first] != BYTES:
-                    error = E_TENSOR
-                    break
-                result_tag = np.int64(STORAGE)
-                result = heap[first]
-            elif kind == G_TENSOR:
-                if count < 4 or heap_tag[first] != STORAGE or heap_tag[first + 1] != INT or heap_tag[first + 2] != TUPLE or heap_tag[first + 3] != TUPLE:
-                    error = E_TENSOR
-                    break
-                code, start, length = _storage(data, heap[first], operand)
-                shape = heap[first + 2]
-                stride = heap[first + 3]
-                ndim = heap[shape]
-                good = code != 0 and heap[stride] == ndim and heap[first + 1] >= 0
-                elements_wanted = np.int64(1)
-                if good:
-                    for i in range(ndim - 1, -1, -1):
-                        extent = heap[shape + 1 + i]
-                        if heap_tag[shape + 1 + i] != INT or extent < 0 or (extent > 1 and heap[stride + 1 + i] != elements_wanted):
-                            good = False
-                            break
-                        elements_wanted *= extent
-                        if elements_wanted > length:
-                            good = False
-                            break
-                if not good or heap[first + 1] + elements_wanted > length:
-                    error = E_TENSOR
-                    break
-                heap_tag[top] = RAW
-                heap[top] = code
-                heap_tag[top + 1] = TUPLE
-                heap[top + 1] = shape
-                heap_tag[top + 2] = RAW
-                heap[top + 2] = 0
-                heap_tag[top + 3] = RAWAT
-                heap[top + 3] = start + heap[first + 1] * ((code >> 1) & 0xFF)
-                result_tag = np.int64(ARRAY)
-                result = top
-                top += 4
-            elif kind == G_PARAMETER:
-                if count < 1 or heap_tag[first] != ARRAY:
-                    error = E_TENSOR
-                    break
-                result_tag = np.int64(ARRAY)
-                result = heap[first]
-            else:
-                error = E_CALL
-                registers[R_VALUE] = name
+            error, result_tag, result, top = _reduce(data, operand, heap_tag, heap, top, stack[sp - 2], global_kind, stack[sp - 1], pc, scratch)
+            if error != 0:
+                registers[R_VALUE] = stack[sp - 2]
                 break
             sp -= 1
             stack_tag[sp - 1] = result_tag
@@ -1710,11 +1713,7 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                     after += 1
                 length2 = after - start2
                 after += 1
-            found = np.int64(-1)
-            for g in range(global_kind.size):
-                if global_span[g, 1] == length1 and global_span[g, 3] == length2 and _same_text(data, start1, length1, global_text, global_span[g, 0]) and _same_text(data, start2, length2, global_text, global_span[g, 2]):
-                    found = np.int64(g)
-                    break
+            found = _find_global(data, global_text, global_span, start1, length1, start2, length2)
             if found < 0:
                 registers[R_ADDRESS] = start1
                 registers[R_TAG] = length1

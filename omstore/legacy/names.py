@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["EDGE_ROLES", "EDGE_TABLES", "ID_NAMES", "NODE_TABLES", "REPLAY_ROLES", "REPLAY_TABLES", "RING_POSITIONS", "RING_SIZES", "STATE_NAMES"]
+__all__ = [
+    "EDGE_ROLES",
+    "EDGE_TABLES",
+    "ID_NAMES",
+    "NODE_TABLES",
+    "REPLAY_ROLES",
+    "REPLAY_TABLES",
+    "RING_POSITIONS",
+    "RING_SIZES",
+    "STATE_NAMES",
+]
 
 EDGE_TABLES: Sequence[str] = (
     *("edges", "edge_list", "transitions", "transition_list", "successors", "arcs", "links"),
@@ -12,52 +22,173 @@ EDGE_TABLES: Sequence[str] = (
 )
 
 NODE_TABLES: Sequence[str] = (
-    *("states", "nodes", "node_states", "state_vectors", "node_vectors", "vertices", "state_list", "node_list"),
-    *("all_states", "all_nodes", "index_to_state", "id_to_state", "id2state", "state_to_id", "state_to_index"),
+    *(
+        "states",
+        "nodes",
+        "node_states",
+        "state_vectors",
+        "node_vectors",
+        "vertices",
+        "state_list",
+        "node_list",
+    ),
+    *(
+        "all_states",
+        "all_nodes",
+        "index_to_state",
+        "id_to_state",
+        "id2state",
+        "state_to_id",
+        "state_to_index",
+    ),
     *("state2id", "node_to_id", "id_to_node", "node_ids", "state_ids", "index", "s", "v"),
 )
 
 STATE_NAMES: Sequence[str] = (
-    *("state", "vector", "state_vector", "features", "observation", "obs", "key", "value", "joint_state", "x"),
+    *(
+        "state",
+        "vector",
+        "state_vector",
+        "features",
+        "observation",
+        "obs",
+        "key",
+        "value",
+        "joint_state",
+        "x",
+    ),
 )
 
 ID_NAMES: Sequence[str] = ("id", "node_id", "state_id", "index", "idx", "node", "uid", "number")
 
 _ACTIONS: Sequence[str] = (
-    *("joint_action", "action", "actions", "a", "joint_actions", "ja", "act", "acts", "joint_act", "action_profile"),
+    *(
+        "joint_action",
+        "action",
+        "actions",
+        "a",
+        "joint_actions",
+        "ja",
+        "act",
+        "acts",
+        "joint_act",
+        "action_profile",
+    ),
 )
 _REWARDS: Sequence[str] = ("reward", "rewards", "r", "rew", "rews", "joint_reward", "payoff", "payoffs")
 _DONES: Sequence[str] = (
-    *("done", "terminal", "dones", "is_terminal", "is_done", "terminated", "terminals", "term", "absorbing", "d"),
+    *(
+        "done",
+        "terminal",
+        "dones",
+        "is_terminal",
+        "is_done",
+        "terminated",
+        "terminals",
+        "term",
+        "absorbing",
+        "d",
+    ),
 )
 
 EDGE_ROLES: dict[str, Sequence[str]] = {
     "next_node": (
-        *("next_node", "dst", "target", "next", "s_next", "next_state", "v", "to", "to_node", "to_state", "to_id"),
-        *("dest", "destination", "successor", "dst_id", "target_id", "next_id", "next_node_id", "next_state_id"),
+        *(
+            "next_node",
+            "dst",
+            "target",
+            "next",
+            "s_next",
+            "next_state",
+            "v",
+            "to",
+            "to_node",
+            "to_state",
+            "to_id",
+        ),
+        *(
+            "dest",
+            "destination",
+            "successor",
+            "dst_id",
+            "target_id",
+            "next_id",
+            "next_node_id",
+            "next_state_id",
+        ),
         *("s_prime", "sp", "s2", "s1", "ns", "next_s", "new_state", "end", "child", "head", "nxt"),
     ),
     "source": (
         *("source", "src", "s", "u", "state", "from", "node", "from_node", "from_state", "from_id", "src_id"),
-        *("source_id", "node_id", "state_id", "origin", "start", "parent", "prev", "tail", "s0", "curr", "current"),
+        *(
+            "source_id",
+            "node_id",
+            "state_id",
+            "origin",
+            "start",
+            "parent",
+            "prev",
+            "tail",
+            "s0",
+            "curr",
+            "current",
+        ),
         *("current_state", "current_node"),
     ),
     "joint_action": _ACTIONS,
-    "probability": ("probability", "prob", "p", "probabilities", "probs", "transition_probability", "pr", "weight"),
+    "probability": (
+        "probability",
+        "prob",
+        "p",
+        "probabilities",
+        "probs",
+        "transition_probability",
+        "pr",
+        "weight",
+    ),
     "reward": _REWARDS,
     "done": _DONES,
 }
 """For every role of an edge; ``next_node`` is looked for before ``source``."""
 
 REPLAY_TABLES: Sequence[str] = (
-    *("transitions", "replay", "buffer", "data", "memory", "storage", "experiences", "experience", "samples", "d"),
+    *(
+        "transitions",
+        "replay",
+        "buffer",
+        "data",
+        "memory",
+        "storage",
+        "experiences",
+        "experience",
+        "samples",
+        "d",
+    ),
     *("dataset", "records", "episodes", "trajectory", "trajectories"),
 )
 
 REPLAY_ROLES: dict[str, Sequence[str]] = {
     "next_observation": (
-        *("next_observation", "next_obs", "next_observations", "next_state", "next_states", "s_next", "next_s"),
-        *("obs_next", "observation_next", "observations_next", "state_next", "obs2", "s2", "s1", "sp", "s_prime"),
+        *(
+            "next_observation",
+            "next_obs",
+            "next_observations",
+            "next_state",
+            "next_states",
+            "s_next",
+            "next_s",
+        ),
+        *(
+            "obs_next",
+            "observation_next",
+            "observations_next",
+            "state_next",
+            "obs2",
+            "s2",
+            "s1",
+            "sp",
+            "s_prime",
+        ),
         *("new_obs", "new_state", "next", "obs_tp1", "nobs", "ns"),
     ),
     "observation": (
@@ -70,12 +201,32 @@ REPLAY_ROLES: dict[str, Sequence[str]] = {
 }
 
 RING_POSITIONS: Sequence[str] = (
-    *("position", "pos", "ptr", "pointer", "write_position", "write_pos", "next_idx", "next_index", "idx", "index"),
+    *(
+        "position",
+        "pos",
+        "ptr",
+        "pointer",
+        "write_position",
+        "write_pos",
+        "next_idx",
+        "next_index",
+        "idx",
+        "index",
+    ),
     *("cursor", "head", "insert_index", "_next_idx"),
 )
 """Names of a ring's write position: the next record to be overwritten, so the oldest."""
 
-RING_SIZES: Sequence[str] = ("size", "length", "len", "count", "num_transitions", "n", "current_size", "filled")
+RING_SIZES: Sequence[str] = (
+    "size",
+    "length",
+    "len",
+    "count",
+    "num_transitions",
+    "n",
+    "current_size",
+    "filled",
+)
 """Names of how many records of preallocated columns are filled."""
 
 

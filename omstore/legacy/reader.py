@@ -6,6 +6,7 @@ heap of values still needed, and 32 bytes for every distinct object that the pic
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +39,7 @@ from omstore.memory import DEFAULT_BUDGET, format_bytes
 __all__ = ["DiscardRows", "read_pickle"]
 
 _STEP: Final = 32 << 20
-_SAMPLES: Final = 1000
+_SAMPLES: Final = 256
 _MAX_STACK: Final = 1 << 24
 _MAX_MARKS: Final = 1 << 16
 _ADJACENCY_SLOTS: Final = 1 << 18
@@ -136,6 +137,7 @@ class _Reader:
         self.link_progress = np.zeros(1, np.int64)
         self.notes: list[str] = []
         self._looked_for_adjacency = False
+        self._tree_left = 1_000_000
 
     # --- the run --------------------------------------------------------------------------------------------------------------
 
@@ -527,7 +529,7 @@ class _Reader:
             return
         self.mark_over[mark] = table + 1
         self.mark_table[mark] = table + 1
-        self.templates.learn(table, int(self.mark_pc[mark]) + 1, self.offset(), partial=True)
+        self.templates.learn(table, int(self.mark_pc[mark]) + 1, self.offset())
 
     def offset(self) -> int:
         """Byte offset the machine is at."""
@@ -626,7 +628,8 @@ class _Reader:
 
     def _tree(self, tag: int, value: int, path: tuple[Step, ...], depth: int) -> Any:
         """What is left on the heap once everything large has become rows."""
-        if depth == 0:
+        self._tree_left -= 1
+        if depth == 0 or self._tree_left < 0:
             return None
         if tag in (machine.LIST, machine.DEQUE, machine.SET, machine.DICT):
             return self._container_tree(tag, value, path, depth)
@@ -713,8 +716,8 @@ class _Reader:
         if array.code == 0:
             return None
         dtype = dtype_of(array.code)
-        size = int(np.prod(array.shape, dtype=np.int64)) * dtype.itemsize
-        if array.tag == machine.RAWAT:
+        size = math.prod(array.shape) * dtype.itemsize
+        if array.tag == machine.RAWAT and array.value + size <= self.data.size:
             return ArrayRef(dtype, array.shape, array.fortran_order, array.value)
         if array.tag == machine.BYTES:
             start, length = self.heap.span(array.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -15,6 +16,7 @@ from omstore.legacy.values import Array, Mapping, Opaque, Record, RowList, dtype
 __all__ = ["Shape", "merge_all", "shape_of"]
 
 MAX_CHILDREN: Final = 4096
+_MAX_VECTOR_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,9 @@ def shape_of(value: Any) -> Shape:
         if len(value.shape) > 4:
             return _skip("an array of more than four dimensions")
         origin = "tensor" if value.tag == machine.RAWAT else "ndarray"
-        size = int(np.prod(value.shape, dtype=np.int64)) * dtype_of(value.code).itemsize
+        size = math.prod(value.shape) * dtype_of(value.code).itemsize
+        if size > _MAX_VECTOR_BYTES:
+            return _skip(f"an array of {size:,} bytes")
         if size == 0:
             return _skip("an empty array")
         return Shape(machine.K_ARRAY, size=size, code=value.code, dims=value.shape, origin=origin)

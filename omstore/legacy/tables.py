@@ -171,7 +171,7 @@ class Tables:
             self.nodes[number, machine.N_KEYKIND] = 1
             self.nodes[number, machine.N_KEY] = step
             return
-        text = np.frombuffer(step.encode("utf-8", "surrogatepass"), np.uint8)
+        text = np.frombuffer(step.encode("utf-8", "surrogatepass"), np.uint8).copy()
         self.nodes[number, machine.N_KEY] = self.key_pool.size
         self.nodes[number, machine.N_KEYLEN] = text.size
         self.key_pool = np.concatenate([self.key_pool, text])

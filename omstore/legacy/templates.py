@@ -23,8 +23,8 @@ __all__ = ["Templates"]
 
 _MAX_TEMPLATES: Final = 8
 _MAX_LITERAL_BYTES: Final = 1 << 16
-_ENOUGH: Final = 64
-_MAX_TRACED: Final = 1 << 20
+_TRACED: Final = 48
+_FRUITLESS: Final = 6
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Templates:
         self._fetch_text = fetch_text
         self._tables = tables
         self._of_table: list[list[tuple[bytes, list[_Element], int]]] = []
-        self._tries: list[int] = []
+        self._fruitless: list[int] = []
         self._literal_parts: list[bytes] = []
         self.templates: NDArray[np.int64] = np.zeros((0, machine.TEMPLATE_FIELDS), np.int64)
         self.elements: NDArray[np.int64] = np.zeros((0, machine.ELEMENT_FIELDS), np.int64)
@@ -79,8 +79,8 @@ class Templates:
     def add_table(self) -> None:
         """Make room for a new table."""
         self._of_table.append([])
-        self._tries.append(0)
-        self._tables.table[len(self._tries) - 1, machine.T_LEARN] = 1
+        self._fruitless.append(0)
+        self._tables.table[len(self._fruitless) - 1, machine.T_LEARN] = 1
         self._rebuild()
 
     def drop(self, table: int) -> None:
@@ -88,31 +88,17 @@ class Templates:
         self._of_table[table] = []
         self._rebuild()
 
-    def learn(self, table: int, start: int, stop: int, *, partial: bool = False) -> None:
-        """Make templates from the records between two byte offsets.
-
-        Parameters
-        ----------
-        table : int
-        start, stop : int
-            Of one batch's items: behind the MARK, and at the opcode that takes them.
-        partial : bool
-            The batch isn't complete: the last items are left alone.
-        """
+    def learn(self, table: int, start: int, stop: int) -> None:
+        """Make templates from the first records between two byte offsets: behind a MARK, and at the opcode that takes the items."""
         known = self._of_table[table]
-        self._tries[table] += 1
         self._tables.table[table, machine.T_GENERAL] = 0
-        if len(known) >= _MAX_TEMPLATES or self._tries[table] >= 4 * _MAX_TEMPLATES:
-            self._tables.table[table, machine.T_LEARN] = 0
-        if len(known) >= _MAX_TEMPLATES or stop - start > _MAX_TRACED:
-            return
         try:
-            records = _trace(self._data, start, stop, partial)
+            records = _trace(self._data, start, stop)
         except (_NotTraceable, IndexError):
             return
         counts: dict[bytes, int] = {}
         found: dict[bytes, tuple[list[_Element], int]] = {}
-        for begin, end, value in records[-_ENOUGH:]:
+        for begin, end, value in records:
             try:
                 elements, memos, signature = self._compile(table, begin, end, value)
             except _NotTraceable:
@@ -123,6 +109,10 @@ class Templates:
         for signature in sorted(counts, key=lambda s: -counts[s]):
             if signature not in have and len(known) < _MAX_TEMPLATES:
                 known.append((signature, *found[signature]))
+        if len(known) == len(have):
+            self._fruitless[table] += 1
+        if len(known) >= _MAX_TEMPLATES or self._fruitless[table] >= _FRUITLESS:
+            self._tables.table[table, machine.T_LEARN] = 0
         self._rebuild()
 
     # --- compiling ----------------------------------------------------------------------------------------------------------
@@ -291,7 +281,7 @@ class Templates:
                     self.first_byte[table, byte] = 1
         self.templates = np.array(rows, np.int64).reshape(-1, machine.TEMPLATE_FIELDS)
         self.elements = np.array(elements, np.int64).reshape(-1, machine.ELEMENT_FIELDS)
-        self.literals = np.frombuffer(literals + b"\0", np.uint8)
+        self.literals = np.frombuffer(literals + b"\0", np.uint8).copy()
 
 
 _NUMBERS: Final = (op.BININT1, op.BININT2, op.BININT, op.BINFLOAT, op.NEWTRUE, op.NEWFALSE, op.LONG1)
@@ -335,13 +325,13 @@ def _skip(value: _Traced, slots: dict[int, _Element]) -> None:
             _skip(part, slots)
 
 
-def _trace(data: NDArray[np.uint8], start: int, stop: int, partial: bool) -> list[tuple[int, int, _Traced]]:
-    """Run opcodes symbolically over the items of one batch: (start, end, value) of each."""
+def _trace(data: NDArray[np.uint8], start: int, stop: int) -> list[tuple[int, int, _Traced]]:
+    """Run opcodes symbolically over the first items of a batch: (start, end, value) of each."""
     stack: list[_Traced] = []
     marks: list[int] = []
     starts: dict[int, int] = {}
     at = start
-    while at < stop:
+    while at < stop and (marks[0] if marks else len(stack)) < _TRACED:
         code = int(data[at])
         after = _after(data, at)
         depth = len(stack) + len(marks)
@@ -350,15 +340,11 @@ def _trace(data: NDArray[np.uint8], start: int, stop: int, partial: bool) -> lis
             starts[depth] = at
         _step(data, at, after, code, stack, marks)
         at = after
-    if partial:
-        # The last items may still be under construction.
-        del stack[max(0, (marks[0] if marks else len(stack)) - 64) :]
-    elif marks:
-        raise _NotTraceable
-    begins = [starts[i] for i in range(len(stack))]
-    ends = [*begins[1:], stop]
-    found = list(zip(begins, ends, stack, strict=True))
-    return found[:-1] if partial else found
+    # Stopped early, the last item may still be under construction.
+    complete = len(stack) if at >= stop and not marks else (marks[0] if marks else len(stack)) - 1
+    begins = [starts[i] for i in range(complete)]
+    ends = [*begins[1:], starts.get(complete, stop) if complete < len(stack) else stop]
+    return list(zip(begins, ends, stack[:complete], strict=True))
 
 
 def _step(data: NDArray[np.uint8], at: int, after: int, code: int, stack: list[_Traced], marks: list[int]) -> None:

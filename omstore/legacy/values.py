@@ -12,6 +12,7 @@ from omstore.legacy import machine
 
 __all__ = ["Array", "Heap", "Mapping", "Opaque", "Record", "RowList", "dtype_of"]
 
+_MAX_VALUES: Final = 1_000_000
 _KINDS: Final = {ord("b"): "?", ord("i"): "i", ord("u"): "u", ord("f"): "f"}
 
 
@@ -78,6 +79,7 @@ class Heap:
         self.data = data
         self.tags: NDArray[np.uint8] = np.zeros(1 << 20, np.uint8)
         self.slots: NDArray[np.int64] = np.zeros(1 << 20, np.int64)
+        self._left = _MAX_VALUES
 
     def span(self, at: int) -> tuple[int, int]:
         """Start and length of the text or bytes whose opcode is at `at`."""
@@ -123,8 +125,14 @@ class Heap:
         return list(zip(tags, self.slots[address + 1 : address + 1 + count].tolist(), strict=True))
 
     def value(self, tag: int, value: int, depth: int = 24) -> Any:
-        """A value as a Python object made of plain values and the classes of this module."""
-        if depth == 0:
+        """A value as a Python object made of plain values and the classes of this module.
+
+        A hostile pickle can make a few shared lists look like 2^24 values: past a million, values are `Opaque`.
+        """
+        if depth == 24:
+            self._left = _MAX_VALUES
+        self._left -= 1
+        if depth == 0 or self._left < 0:
             return Opaque("deeply nested value")
         if tag == machine.NONE:
             return None
@@ -150,11 +158,11 @@ class Heap:
         if tag == machine.OBJ:
             return self.record(value, depth)
         if tag == machine.ARRAY:
-            shape: tuple[int, ...] = ()
-            if self.tags[value + 1] == machine.TUPLE:
-                shape = tuple(v for _, v in self.tuple_items(int(self.slots[value + 1])))
+            extents = self.tuple_items(int(self.slots[value + 1])) if self.tags[value + 1] == machine.TUPLE else []
+            sound = all(t == machine.INT and v >= 0 for t, v in extents)
+            shape = tuple(v for _, v in extents) if sound else ()
             return Array(
-                int(self.slots[value]),
+                int(self.slots[value]) if sound else 0,
                 shape,
                 bool(self.slots[value + 2]),
                 int(self.tags[value + 3]),
