@@ -176,7 +176,9 @@ class _LineTask(_Counter):
         rate = self.done / elapsed
         parts = [f"{self.name}: {self._count(self.done)}"]
         if self.total:
-            parts[0] += f" of {self._count(self.total)} ({100 * self.done / self.total:.0f}%)"
+            done = self._count(self.done).removesuffix(f" {self.unit}")
+            percent = 100 * self.done / self.total
+            parts = [f"{self.name}: {done} of {self._count(self.total)} ({percent:.0f}%)"]
         parts.append(f"{self._count(rate)}/s")
         if self.total and rate > 0:
             parts.append(f"{format_seconds(max(0, self.total - self.done) / rate)} left")

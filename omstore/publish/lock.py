@@ -57,6 +57,7 @@ class WriterLock:
         """Write down, before its version is deleted, that `number` was given away."""
         with disk_errors(self.path):
             self._record(max(number, self.last_version), busy=True)
+            durable._fsync(self._descriptor)
 
     def __enter__(self) -> WriterLock:
         try:
@@ -143,7 +144,6 @@ class WriterLock:
         # Padded, and written by one call, so that a kill leaves the old record or the new one.
         data = (json.dumps(record, sort_keys=True).ljust(255) + "\n").encode()
         os.pwrite(self._descriptor, data, 0)
-        durable._fsync(self._descriptor)
 
     def _release(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -3,6 +3,7 @@ them.
 """
 
 import errno
+import gc
 import itertools
 import os
 import shutil
@@ -41,6 +42,7 @@ def in_child(work, at_change=None, fault=None):
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    gc.disable()  # collecting would copy every page shared with the parent
     count = 0
 
     def hook(event, arguments):
@@ -110,16 +112,15 @@ def test_killed_at_every_change(tmp_path, small, exports, before):
         status = in_child(lambda export=export: small.publish(export, 77), at_change, kill)
         assert status in (0, -signal.SIGKILL)
 
+        # Whatever is called a version is whole, live or not.
+        whole = {folder.name: small.check(folder) for folder in (export / "store").glob("v*")}
         live = current(export) if (export / "store").exists() else None
         if live is None:
             assert before == 0
             outcomes.append("none")
         else:
-            seed = small.check(resolve(export))
-            assert seed in ((before - 1, 77) if before else (77,))
-            outcomes.append("new" if seed == 77 else "old")
-        for folder in (export / "store").glob("v*"):
-            small.check(folder)  # whatever is called a version is whole
+            assert whole[live] in ((before - 1, 77) if before else (77,))
+            outcomes.append("new" if whole[live] == 77 else "old")
 
         published = before + 1 + (outcomes[-1] == "new")
         assert small.publish(export, 78) == f"v{published:06d}" == current(export)
@@ -149,8 +150,7 @@ def test_killed_at_a_step(tmp_path, small, step):
     assert not [name for name in entries(tmp_path) if name.startswith(".")]
 
 
-@pytest.mark.parametrize(("fault", "expected"), [(full, 3), (forbidden, 4)])
-@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize(("before", "fault", "expected"), [(0, forbidden, 4), (2, full, 3)])
 def test_refused_at_every_change(small, exports, before, fault, expected):
     """One refused change: the named error and nothing left behind, or (where it only tidied up) success."""
     statuses = []
