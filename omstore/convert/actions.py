@@ -20,7 +20,8 @@ __all__ = ["ActionSpace", "ActionUse", "find_action_space"]
 
 @kernel
 def _encode(actions: NDArray[np.int64], radices: NDArray[np.int64], codes: NDArray[np.int64]) -> int:
-    """Encode rows of actions, agent 0 most significant; return the first row with an action out of range, or -1."""
+    """Encode rows of actions, agent 0 most significant; return the first row with an action out of range,
+    or -1."""
     for i in range(actions.shape[0]):
         code = 0
         for j in range(radices.shape[0]):
@@ -147,7 +148,8 @@ def find_action_space(
         space = ActionSpace(tuple(int(high) + 1 for high in np.max(several, axis=0)))
         if classes >= space.num_joint_actions:
             raise BadDataError(
-                f"joint action number {classes} occurs, but the agents' actions make only {space.num_joint_actions}",
+                f"joint action number {classes} occurs, but the agents' actions make only "
+                f"{space.num_joint_actions}",
                 "Say how many actions each agent has with --actions 5,5,5.",
             )
         return space, []
@@ -156,11 +158,13 @@ def find_action_space(
     each = round((classes + 1) ** (1 / num_agents))
     if each**num_agents != classes + 1:
         raise BadDataError(
-            f"joint actions are class numbers up to {classes}, which don't say how many actions each of {num_agents} agents has",
+            f"joint actions are class numbers up to {classes}, which don't say how many actions each of "
+            f"{num_agents} agents has",
             "Say it with --actions 5,5,5.",
         )
     note = (
-        f"joint actions are class numbers up to {classes}: taken as {each} actions for each of {num_agents} agents, "
+        f"joint actions are class numbers up to {classes}: taken as {each} actions for each of "
+        f"{num_agents} agents, "
         "agent 0 most significant (--actions says otherwise)"
     )
     return ActionSpace((each,) * num_agents), [note]
@@ -176,7 +180,8 @@ def _highest(use: ActionUse) -> NDArray[np.int64]:
             if len(rows):
                 shown = ", ".join(f"{value:g}" for value in values[rows[0]])
                 raise BadDataError(
-                    f"{use.where}, record {first + int(rows[0])}: joint action ({shown}) in field {use.field.name}; "
+                    f"{use.where}, record {first + int(rows[0])}: joint action ({shown}) in field "
+                    f"{use.field.name}; "
                     "actions are numbered from 0"
                 )
     return high.astype(np.int64)

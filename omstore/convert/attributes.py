@@ -218,8 +218,8 @@ def sorted_words(
 class AttributeSurvey:
     """Watches one attribute over all edges, and tells the levels at which it is exactly a function.
 
-    Memory: 2 N values (mapped files in scratch beyond `in_memory` bytes) until they are ruled out, and the distinct
-    values, at most `MAX_OUTCOMES`.
+    Memory: 2 N values (mapped files in scratch beyond `in_memory` bytes) until they are ruled out, and the
+    distinct values, at most `MAX_OUTCOMES`.
     """
 
     def __init__(self, spec: AttributeSpec, num_nodes: int, scratch: Path, in_memory: int) -> None:
@@ -251,7 +251,8 @@ class AttributeSurvey:
 
     @property
     def level(self) -> str:
-        """``graph``, ``next_node``, ``node``, ``outcome`` or ``edge``; `row_possible` says whether the row is to be tried."""
+        """``graph``, ``next_node``, ``node``, ``outcome`` or ``edge``; `row_possible` says whether the row
+        is to be tried."""
         if self._constant:
             return "graph"
         for level in ("next_node", "node"):

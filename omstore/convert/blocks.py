@@ -1,8 +1,8 @@
 """Small encodings of one column of a few thousand records: what the spool writes to scratch.
 
-A block holds the 64-bit words (or bytes) of one column, or of one component of a short vector. Floats are handled as
-their bit patterns throughout, so NaN payloads and the sign of zero survive. The encodings are chosen for what legacy
-records hold: constants, repeated values, small integers, node numbers.
+A block holds the 64-bit words (or bytes) of one column, or of one component of a short vector. Floats are
+handled as their bit patterns throughout, so NaN payloads and the sign of zero survive. The encodings are
+chosen for what legacy records hold: constants, repeated values, small integers, node numbers.
 """
 
 from __future__ import annotations

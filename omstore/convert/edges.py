@@ -1,8 +1,9 @@
 """The edges: surveyed, distributed over ranges of nodes, sorted range by range, written as rows.
 
-Three passes. The first looks at every edge (`AttributeSurvey`) and counts them by node; the second deals compact records to
-scratch, one region for every range of nodes that fits the budget; the third sorts a range at a time and hands it to the
-row writer. What is written depends on the edges only: not on their order, nor on the budget.
+Three passes. The first looks at every edge (`AttributeSurvey`) and counts them by node; the second deals
+compact records to scratch, one region for every range of nodes that fits the budget; the third sorts a
+range at a time and hands it to the row writer. What is written depends on the edges only: not on their
+order, nor on the budget.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _BUCKETS = 1 << 16
 _SLICE = 1 << 18
 """Edges (or rows) handed to the row writer at a time."""
 _SORT_BYTES = 64
-"""Bytes of anonymous memory an edge costs while a range is sorted: its record, unpacked columns, sorted columns."""
+"""Bytes of anonymous memory an edge costs while a range is sorted: its record, unpacked columns, sorted
+columns."""
 
 
 @kernel
@@ -87,9 +89,8 @@ def attribute_specs(stream: EdgeStream) -> list[AttributeSpec]:
     if mapping.probability is not None:
         specs.append(AttributeSpec("probability", np.dtype(np.float64), 1, scalar=True, hoist=False))
     if mapping.reward is not None:
-        specs.append(
-            AttributeSpec("reward", np.dtype(np.float64), mapping.reward.width, scalar=False, hoist=True)
-        )
+        num_agents = len(stream.actions.num_actions)
+        specs.append(AttributeSpec("reward", np.dtype(np.float64), num_agents, scalar=False, hoist=True))
     if mapping.done is not None:
         specs.append(AttributeSpec("done", np.dtype(np.uint8), 1, scalar=True, hoist=True))
     for name, where in mapping.kept:
@@ -122,7 +123,8 @@ def build_edges(
     Raises
     ------
     BadDataError
-        For an edge that isn't right (see `EdgeStream`), a row whose probabilities don't sum to 1, or no edges at all.
+        For an edge that isn't right (see `EdgeStream`), a row whose probabilities don't sum to 1, or no
+        edges at all.
     """
     if not stream.num_edges:
         raise BadDataError(f"{stream.mapping.edges.name}: the graph is empty, there are no edges")
@@ -233,7 +235,8 @@ class _EdgeBuild:
         tried = []
         for name, survey in surveys.items():
             level = self.levels[name] = survey.level
-            # by row costs a value for every row, legal or not; by outcome an eighth to a quarter of a value for every edge
+            # by row costs a value for every row, legal or not; by outcome an eighth to a quarter of a value
+            # for every edge
             by_row = self.num_rows * self.specs[name].item_bytes
             by_edge = num_edges * (
                 self.specs[name].item_bytes if level == "edge" else 1 if survey.distinct.count <= 256 else 2
@@ -247,7 +250,8 @@ class _EdgeBuild:
     def _deal(
         self, coded: list[AttributeSpec], raw: list[AttributeSpec]
     ) -> tuple[Scatter, _Plan, DistinctWords] | None:
-        """Deal the edges to regions; None when there are more than `MAX_OUTCOMES` combinations of coded attributes."""
+        """Deal the edges to regions; None when there are more than `MAX_OUTCOMES` combinations of coded
+        attributes."""
         raw_width = sum(spec.width for spec in raw)
         combinations = DistinctWords(sum(spec.width for spec in coded))
         edge_bytes = _SORT_BYTES + 24 * raw_width
@@ -362,7 +366,8 @@ class _EdgeBuild:
         columns: Mapping[str, _Column],
         tried: list[str],
     ) -> list[str]:
-        """Sort once to see which attributes are functions of the row; only when the survey left the question open."""
+        """Sort once to see which attributes are functions of the row; only when the survey left the
+        question open."""
         alive = [name for name in tried if name in columns]
         for region in range(plan.num_regions if alive else 0):
             records = scatter.read(region)
@@ -463,7 +468,8 @@ class _EdgeBuild:
         name = self.stream.mapping.edges.name
         known = self.stream.mapping.probability
         raise BadDataError(
-            f"{name}: the probabilities of the edges with the source and joint action ({actions}) of record {record} "
+            f"{name}: the probabilities of the edges with the source and joint action ({actions}) of "
+            f"record {record} "
             f"sum to {total:.9g}, where 1 (within 1e-6) was expected",
             "If another field is the probability, say which with --map probability=NAME."
             if known
@@ -525,7 +531,8 @@ def _description(spec: AttributeSpec, level: str, path: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Column:
-    """Where an attribute's words are while edges are sorted: in the combination that the code tells, or in the record."""
+    """Where an attribute's words are while edges are sorted: in the combination that the code tells, or in
+    the record."""
 
     spec: AttributeSpec
     kind: str

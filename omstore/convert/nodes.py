@@ -167,9 +167,11 @@ def build_nodes(
         spooled.fill(mapping, edges)
         source, count, name = spooled.records, spooled.count, f"{where}: {mapping.edges.name}"
         notes.append(
-            "the pickle has no nodes: they are the distinct endpoints of the edges, their ids the states' order"
+            "the pickle has no nodes: they are the distinct endpoints of the edges, their ids the "
+            "states' order"
             if not by_value
-            else "the pickle has no nodes: they are the distinct endpoints of the edges, and a node's state is its id"
+            else "the pickle has no nodes: they are the distinct endpoints of the edges, and a node's "
+            "state is its id"
         )
     if not count:
         raise BadDataError(f"{name}: the graph is empty, there are no nodes")
@@ -187,9 +189,11 @@ def build_nodes(
     endpoints: NodeResolver = ids if by_id else StateNodes(codec, index)
     if not by_id and mapping.source.width != codec.width:
         raise BadDataError(
-            f"{where}: {mapping.edges.name}: source {mapping.source.name} has {mapping.source.width} components, "
+            f"{where}: {mapping.edges.name}: source {mapping.source.name} has {mapping.source.width} "
+            f"components, "
             f"where states have {codec.width}",
-            "Say which fields are the endpoints with --map source=NAME --map next_node=NAME, or the nodes with --map nodes=NAME.",
+            "Say which fields are the endpoints with --map source=NAME --map next_node=NAME, or the "
+            "nodes with --map nodes=NAME.",
         )
     return NodeTable(num_nodes, codec, index, ids, endpoints, tuple(notes))
 
@@ -273,7 +277,8 @@ def _write_sorted(
             one, other = int(part["position"][at]), int(part["position"][at + 1])
             raise BadDataError(
                 f"{where}: records {one} and {other} have the same state; every node's state must be its own",
-                "If the state is only a part of what tells nodes apart, say which field is with --map node_state=NAME.",
+                "If the state is only a part of what tells nodes apart, say which field is with --map "
+                "node_state=NAME.",
             )
         for first in range(0, len(part), _STEP):
             block = part[first : first + _STEP]

@@ -35,8 +35,8 @@ from omstore.publish.staging import Staging, stage
 __all__ = ["ExportMapping", "choose_rows", "convert", "map_export"]
 
 _CSR_LIMIT = 1 << 30
-"""Rows up to this many bytes are stored uncompressed by ``auto``: they are read several times faster, and the page cache of
-the smallest usual job still holds a good part of them."""
+"""Rows up to this many bytes are stored uncompressed by ``auto``: they are read several times faster, and
+the page cache of the smallest usual job still holds a good part of them."""
 
 
 class ExportMapping:
@@ -168,8 +168,9 @@ def convert(
 ) -> ConvertReport:
     """Convert an export's pickles into a new version of its store, and publish it.
 
-    Nothing in a pickle is executed or imported. Anonymous memory stays within ``options.max_ram`` whatever the size of the
-    files; scratch files beside the store take about a tenth of theirs. Interrupted anywhere, nothing is left behind.
+    Nothing in a pickle is executed or imported. Anonymous memory stays within ``options.max_ram`` whatever
+    the size of the files; scratch files beside the store take about a tenth of theirs. Interrupted
+    anywhere, nothing is left behind.
 
     Parameters
     ----------
@@ -187,8 +188,8 @@ def convert(
     ExportNotFoundError
         If there are no pickles.
     LegacyError
-        If a pickle can't be read or its contents don't make a graph or a replay; says which record, which field, what was
-        expected.
+        If a pickle can't be read or its contents don't make a graph or a replay; says which record, which
+        field, what was expected.
     PublishError, DiskFullError, WriterBusyError
         If the store can't be written.
     """
@@ -324,7 +325,8 @@ class _Conversion:
         self.report.num_transitions, self.report.off_graph = replay.num_transitions, replay.off_graph
         if nodes is not None and replay.off_graph:
             self._note(
-                f"{file.name}: {replay.off_graph:,} of {replay.num_transitions:,} transitions have a state that isn't in "
+                f"{file.name}: {replay.off_graph:,} of {replay.num_transitions:,} transitions have a "
+                f"state that isn't in "
                 "the graph (node -1)"
             )
         for note in replay.notes:

@@ -1,4 +1,5 @@
-"""Reading the fields of records chunk by chunk, wherever their columns lie: spooled tables, arrays, keys of an adjacency."""
+"""Reading the fields of records chunk by chunk, wherever their columns lie: spooled tables, arrays, keys of
+an adjacency."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The export's records as the store's terms, in the order of the export: what conversion sorts and `verify` compares.
+"""The export's records as the store's terms, in the order of the export: what conversion sorts and `verify`
+compares.
 
-Nothing here sorts, hoists or writes, so a check of a store against its source can use it without sharing the steps it checks.
+Nothing here sorts, hoists or writes, so a check of a store against its source can use it without sharing
+the steps it checks.
 """
 
 from __future__ import annotations
@@ -17,11 +19,10 @@ from omstore.convert.actions import ActionSpace
 from omstore.convert.records import RecordReader
 from omstore.errors import BadDataError
 from omstore.format.states import StateCodec
-from omstore.index import StateIndex
 from omstore.legacy.fields import Field
 from omstore.legacy.mapping import GraphMapping
 
-__all__ = ["EdgeChunk", "EdgeStream", "IdNodes", "NodeResolver", "StateNodes", "pack_states"]
+__all__ = ["EdgeChunk", "EdgeStream", "IdNodes", "NodeResolver", "StateLookup", "StateNodes", "pack_states"]
 
 
 class NodeResolver(Protocol):
@@ -127,11 +128,17 @@ def pack_states(codec: StateCodec, values: NDArray[Any]) -> tuple[NDArray[np.uin
     limit = (1 << codec.component_bits) - 1
     if values.dtype == np.uint8 and (limit >= 255 or (values.size and values.max() <= limit)):
         return codec.pack(values), np.ones(len(values), np.bool_)
-    good: NDArray[np.bool_] = (values >= 0) & (values <= limit)
-    if values.dtype.kind == "f":
-        good &= np.trunc(values) == values
-    fits: NDArray[np.bool_] = good.all(axis=1)
+    whole = np.trunc(values) == values if values.dtype.kind == "f" else np.True_
+    fits: NDArray[np.bool_] = np.asarray((values >= 0) & (values <= limit) & whole).all(axis=1)
     return codec.pack(np.where(fits[:, None], values, 0).astype(np.int64)), fits
+
+
+class StateLookup(Protocol):
+    """Finds packed states: a `StateIndex`, or a graph of a store."""
+
+    def lookup_packed(self, packed: NDArray[np.uint8], /) -> NDArray[np.int64]:
+        """Return the nodes of packed states, -1 where there is none."""
+        ...
 
 
 class StateNodes:
@@ -140,10 +147,10 @@ class StateNodes:
     Parameters
     ----------
     codec : StateCodec
-    index : StateIndex
+    index : StateLookup
     """
 
-    def __init__(self, codec: StateCodec, index: StateIndex) -> None:
+    def __init__(self, codec: StateCodec, index: StateLookup) -> None:
         self._codec = codec
         self._index = index
 
@@ -261,8 +268,10 @@ class EdgeStream:
         if nodes.size and nodes.min() < 0:
             bad = int(np.argmin(nodes))
             raise BadDataError(
-                f"{self._where}, record {first + bad}: {what} {where.name} is no node: {self.nodes.describe(values[bad])}",
-                "If the fields were mistaken, say which they are with --map source=NAME --map next_node=NAME.",
+                f"{self._where}, record {first + bad}: {what} {where.name} is no node: "
+                f"{self.nodes.describe(values[bad])}",
+                "If the fields were mistaken, say which they are with --map source=NAME --map "
+                "next_node=NAME.",
             )
         return nodes
 
@@ -273,7 +282,8 @@ class EdgeStream:
             bad = int(np.argmin(good))
             name = self.mapping.probability.name if self.mapping.probability else ""
             raise BadDataError(
-                f"{self._where}, record {first + bad}: probability {name} is {probability[bad]}, where 0 to 1 was expected",
+                f"{self._where}, record {first + bad}: probability {name} is {probability[bad]}, where "
+                f"0 to 1 was expected",
                 "If another field is the probability, say which with --map probability=NAME.",
             )
         return probability
@@ -315,7 +325,8 @@ def check_finite(values: NDArray[Any], where: str, first: int, name: str) -> Non
         if not finite.all():
             bad = int(np.argmin(finite))
             raise BadDataError(
-                f"{where}, record {first + bad}: field {name} is {values[bad].tolist()}, where finite numbers were expected",
+                f"{where}, record {first + bad}: field {name} is {values[bad].tolist()}, where finite "
+                f"numbers were expected",
                 "Take NaN and infinities with --allow-nonfinite.",
             )
 

@@ -1,4 +1,5 @@
-"""Sorting the edges of a range of nodes into rows, in memory: a counting sort by row, then each row by next node and code."""
+"""Sorting the edges of a range of nodes into rows, in memory: a counting sort by row, then each row by next
+node and code."""
 
 from __future__ import annotations
 
@@ -105,7 +106,8 @@ def _sort_within_rows(
     order: NDArray[np.int64],
     raw: NDArray[np.int64],
 ) -> None:
-    """Insertion sort for short rows, heap sort for long ones: ties are equal in everything, so neither need be stable."""
+    """Insertion sort for short rows, heap sort for long ones: ties are equal in everything, so neither need
+    be stable."""
     for r in range(offsets.shape[0] - 1):
         start = offsets[r]
         count = offsets[r + 1] - start
@@ -182,7 +184,8 @@ def sort_rows(
     raw: NDArray[np.int64],
     num_rows: int,
 ) -> SortedEdges:
-    """Sort edges by row, within a row by next node, then code, then raw words; the order they came in plays no part.
+    """Sort edges by row, within a row by next node, then code, then raw words; the order they came in plays
+    no part.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""Distributing fixed-size records over regions of one scratch file, and reading each region back as a whole."""
+"""Distributing fixed-size records over regions of one scratch file, and reading each region back as a
+whole."""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def find_pickles(export: Path) -> dict[str, Path]:
             )
         raise ExportNotFoundError(
             f"{export} holds neither wm/{GRAPH_NAME} nor wm/{REPLAY_NAME}",
-            "Give the folder that holds wm/, such as exports/pursuit/3 (.gz, .zst and .xz may be appended to the names).",
+            "Give the folder that holds wm/, such as exports/pursuit/3 (.gz, .zst and .xz may be "
+            "appended to the names).",
         )
     return found
 

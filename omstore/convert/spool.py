@@ -1,8 +1,9 @@
 """Tables of a pickle, written compactly to scratch while it is read, and read back in order.
 
-The reader hands over chunks of columns; the graph's tens of millions of values can't stay in memory and a job's limit may
-count page cache too, so every byte matters: a chunk's columns become blocks (see `omstore.convert.blocks`), a block that
-equals an earlier one of its chunk costs nothing. What is read back is bit for bit what was handed over.
+The reader hands over chunks of columns; the graph's tens of millions of values can't stay in memory and a
+job's limit may count page cache too, so every byte matters: a chunk's columns become blocks (see
+`omstore.convert.blocks`), a block that equals an earlier one of its chunk costs nothing. What is read back
+is bit for bit what was handed over.
 """
 
 from __future__ import annotations
@@ -34,11 +35,14 @@ __all__ = ["Spool", "SpoolTable"]
 CHUNK_BYTES = 2 << 20
 """Raw bytes of one chunk: decoding one costs this much memory."""
 _SPLIT = 16
-"""Vectors of up to this many words get a block per component (actions, rewards), longer ones one block (states)."""
+"""Vectors of up to this many words get a block per component (actions, rewards), longer ones one block
+(states)."""
 _WRITE_BEHIND = 8 << 20
-"""Start writing back after this many bytes: a limit that counts page cache stalls on dirty pages, not on clean ones."""
+"""Start writing back after this many bytes: a limit that counts page cache stalls on dirty pages, not on
+clean ones."""
 _KEEP_CACHED = 128 << 20
-"""Tables larger than this are dropped from the page cache behind the reader: they would push out everything else."""
+"""Tables larger than this are dropped from the page cache behind the reader: they would push out everything
+else."""
 
 _BLOCK = np.dtype(
     [
@@ -259,7 +263,8 @@ class SpoolTable:
         Parameters
         ----------
         wanted : sequence of (column, components, out, j)
-            ``components`` of ``column`` go to ``out[:, j:...]``; ``out`` is C-contiguous, of any dtype that holds the values.
+            ``components`` of ``column`` go to ``out[:, j:...]``; ``out`` is C-contiguous, of any dtype that
+            holds the values.
         """
         chunk = int(np.searchsorted(np.frombuffer(self._starts, np.int64), start, side="right")) - 1
         at = start

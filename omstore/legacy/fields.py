@@ -85,7 +85,8 @@ class ArraySource:
 
 @dataclass(frozen=True)
 class ColumnRef:
-    """Components ``start:stop`` of a (flattened) column of `Records`; ``link``: of the outer dict of an adjacency."""
+    """Components ``start:stop`` of a (flattened) column of `Records`; ``link``: of the outer dict of an
+    adjacency."""
 
     column: int
     start: int
@@ -229,7 +230,8 @@ def find_records(tree: PickleTree) -> list[Records]:
 
 
 def _side_by_side(path: Path, value: Any, tables: dict[int, TableSchema]) -> Records:
-    """Take arrays (and lists of bare values) of one length below a place of the tree as columns of records."""
+    """Take arrays (and lists of bare values) of one length below a place of the tree as columns of
+    records."""
     leaves: list[tuple[Path, Column, tuple[int, int] | ArraySource, int]] = []
     for below, leaf in walk(value):
         if isinstance(leaf, ArrayRef) and leaf.shape:
@@ -269,7 +271,8 @@ def _side_by_side(path: Path, value: Any, tables: dict[int, TableSchema]) -> Rec
 
 
 def groups_of(records: Records) -> list[Group]:
-    """List the places of a record, outer before inner: ``reward`` before ``reward.evader``; then an adjacency's keys.
+    """List the places of a record, outer before inner: ``reward`` before ``reward.evader``; then an
+    adjacency's keys.
 
     A tuple of numbers that is the whole record (a table of bare values) counts as one group per number.
     """

@@ -52,7 +52,8 @@ class _Judge:
 def infer_roles(
     records: Records, groups: Sequence[Group], range_of: RangeOf, *, key: Group | None, key2: Group | None
 ) -> dict[str, Group]:
-    """Assign ``source``, ``next_node``, ``joint_action``, ``probability``, ``reward`` and ``done`` to unnamed fields.
+    """Assign ``source``, ``next_node``, ``joint_action``, ``probability``, ``reward`` and ``done`` to
+    unnamed fields.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""Which table and field of a legacy pickle plays which role; shown by ``omstore peek``, overridden with ``--map``."""
+"""Which table and field of a legacy pickle plays which role; shown by ``omstore peek``, overridden with
+``--map``."""
 
 from __future__ import annotations
 
@@ -343,7 +344,8 @@ def _per_agent(roles: _Roles, role: str, agents: Sequence[str]) -> Field | None:
         keys = [str(key) for key in group.keys]
         if sorted(keys) != sorted(agents):
             raise BadDataError(
-                f"{roles.records.name}: {group.name} is given for {', '.join(keys)}, where the agents are {', '.join(agents)}"
+                f"{roles.records.name}: {group.name} is given for {', '.join(keys)}, where the agents "
+                f"are {', '.join(agents)}"
             )
         return field_of(roles.records, group, [keys.index(agent) for agent in agents])
     return field_of(roles.records, group)
@@ -433,7 +435,8 @@ def _graph(
     source, next_node = roles.endpoint("source"), roles.endpoint("next_node")
     if source.width != next_node.width:
         raise BadDataError(
-            f"{records.name}: source {source.name} has {source.width} components, next node {next_node.name} has {next_node.width}",
+            f"{records.name}: source {source.name} has {source.width} components, next node "
+            f"{next_node.name} has {next_node.width}",
             "Say which fields they are with --map source=NAME --map next_node=NAME.",
         )
     kept, dropped = roles.left_over(keep, range_of)
@@ -443,7 +446,8 @@ def _graph(
     for role, where in scalar.items():
         if where.width != 1:
             raise BadDataError(
-                f"{records.name}: {role} {where.name} has {where.width} numbers a record, where one was expected",
+                f"{records.name}: {role} {where.name} has {where.width} numbers a record, where one was "
+                f"expected",
                 f"Say which field it is with --map {role}=NAME.",
             )
     others = [r for r in found if r.schema is not records.schema and r.schema is not records.link]
@@ -683,7 +687,8 @@ def _ring(records: Records, tree: PickleTree, overrides: Mapping[str, str]) -> t
         if field_name in overrides:
             if overrides[field_name] not in beside:
                 raise UsageError(
-                    f"there is no integer {overrides[field_name]!r} beside {records.name} (--map {field_name})",
+                    f"there is no integer {overrides[field_name]!r} beside {records.name} (--map "
+                    f"{field_name})",
                     f"There are: {', '.join(beside) or 'none'}.",
                 )
             return beside[overrides[field_name]]
