@@ -91,11 +91,11 @@ def build_index(
         )
     capacity = capacity_for(len(packed))
     table = _TableWriter(writer, capacity, window_slots=min(capacity + 64, budget_bytes // 64))
-    shift, counts = _count(packed, budget_bytes // 8, progress)
     most_entries = budget_bytes * 5 // 8 // _ENTRY_BYTES
+    shift, counts = _count(packed, most_entries, progress)
     for first_group, last_group in _ranges(counts, most_entries, budget_bytes):
-        hashes, nodes = _collect(packed, counts, shift, first_group, last_group, progress)
-        table.place(hashes, nodes)
+        # Not bound to names: the entries must be gone before the next range's are made.
+        table.place(*_collect(packed, counts, shift, first_group, last_group, progress))
     return table.finish()
 
 
@@ -108,10 +108,17 @@ def _chunks(packed: NDArray[np.uint8]) -> Iterator[tuple[int, NDArray[np.uint8]]
 
 
 def _count(
-    packed: NDArray[np.uint8], budget_bytes: int, progress: Callable[[int], object] | None
+    packed: NDArray[np.uint8], most_entries: int, progress: Callable[[int], object] | None
 ) -> tuple[int, NDArray[np.int64]]:
-    """Count the states per group of hashes; groups of about eight states where the budget allows."""
-    bits = max(1, min((len(packed) // 8).bit_length(), (budget_bytes // 8).bit_length() - 1))
+    """Count the states per group of hashes; returns by how much to shift a hash to its group, and the counts.
+
+    At most 1,024 groups: appending to so many places at a time stays within the caches (with one group for
+    eight states the same build took four times as long); more only where a range would hold less than eight
+    of them.
+    """
+    few = min(len(packed) // 64, 1023).bit_length()
+    needed = (8 * len(packed) // most_entries).bit_length()
+    bits = max(1, few, needed)
     counts = np.zeros(1 << bits, np.int64)
     shift = 64 - bits
     for _, keys in _chunks(packed):
@@ -124,26 +131,18 @@ def _count(
 def _ranges(counts: NDArray[np.int64], most_entries: int, budget_bytes: int) -> Iterator[tuple[int, int]]:
     """Cut the groups into ranges of at most `most_entries` states, as few as possible."""
     first = 0
-    before = 0
-    # Running sums a slice at a time: the whole array of them would double what the counts take.
-    for start in range(0, len(counts), 1 << 16):
-        sums = np.cumsum(counts[start : start + (1 << 16)])
-        while True:
-            cut = int(np.searchsorted(sums, most_entries - before, side="right"))
-            if cut == len(sums):
-                break
-            if start + cut == first:
-                raise MemoryBudgetError(
-                    f"{int(counts[first]):,} states fall into one group of hashes; "
-                    f"the index can't be built in {format_bytes(budget_bytes)}",
-                    "Allow more memory (--max-ram).",
-                )
-            yield first, start + cut
-            first = start + cut
-            before = -int(sums[cut - 1]) if cut else 0
-        before += int(sums[-1])
-    if first < len(counts):
-        yield first, len(counts)
+    sums = np.cumsum(counts)
+    while first < len(counts):
+        before = int(sums[first - 1]) if first else 0
+        last = int(np.searchsorted(sums, before + most_entries, side="right"))
+        if last == first:
+            raise MemoryBudgetError(
+                f"{int(counts[first]):,} states fall into one group of hashes; "
+                f"the index can't be built in {format_bytes(budget_bytes)}",
+                "Allow more memory (--max-ram).",
+            )
+        yield first, last
+        first = last
 
 
 def _collect(
@@ -172,7 +171,7 @@ def _collect(
             progress(len(keys) // packed.shape[1])
     if len(ends) and ends[-1] != total:
         raise _changed()
-    sort_groups(ends, hashes, nodes)
+    sort_groups(ends, shift, hashes, nodes)
     return hashes, nodes
 
 

@@ -365,31 +365,67 @@ def scatter_group_entries(
 
 
 @kernel
-def sort_groups(ends: Any, hashes: Any, nodes: Any) -> None:
+def _sort_run(hashes: Any, nodes: Any, first: Any, last: Any) -> None:
+    """Sort entries first..last by hash, then node: Shell's sort, which no input makes quadratic."""
+    gap = 1
+    while gap < (last - first) // 9:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(first + gap, last):
+            hashed = hashes[i]
+            node = nodes[i]
+            j = i
+            while j >= first + gap and (
+                hashes[j - gap] > hashed or (hashes[j - gap] == hashed and nodes[j - gap] > node)
+            ):
+                hashes[j] = hashes[j - gap]
+                nodes[j] = nodes[j - gap]
+                j -= gap
+            hashes[j] = hashed
+            nodes[j] = node
+        gap //= 3
+
+
+@kernel
+def sort_groups(ends: Any, shift: int, hashes: Any, nodes: Any) -> None:
     """Sort every group's entries by hash, then node, in place; ``ends`` are the groups' ends.
 
-    Shell's sort: groups hold about eight entries, and no input makes it quadratic where they hold many.
+    A group's entries are dealt into buckets of about eight by the bits below `shift`, and each bucket is
+    sorted. Memory: a copy of the largest group, which is meant to stay in the second cache.
     """
-    first = 0
+    largest: Any = np.int64(0)
+    first: Any = np.int64(0)
+    for group in range(ends.size):
+        largest = max(largest, ends[group] - first)
+        first = ends[group]
+    bits = np.int64(0)
+    while bits < shift and bits < 24 and (largest >> bits) > 8:
+        bits += 1
+    starts = np.empty((1 << bits) + 1, np.int64)
+    mask = (_ONE << np.uint64(bits)) - _ONE
+    down = np.uint64(shift - bits)
+    dealt_hashes = np.empty(largest, np.uint64)
+    dealt_nodes = np.empty(largest, np.int64)
+    first = np.int64(0)
     for group in range(ends.size):
         last = ends[group]
-        gap = 1
-        while gap < (last - first) // 9:
-            gap = 3 * gap + 1
-        while gap > 0:
-            for i in range(first + gap, last):
-                hashed = hashes[i]
-                node = nodes[i]
-                j = i
-                while j >= first + gap and (
-                    hashes[j - gap] > hashed or (hashes[j - gap] == hashed and nodes[j - gap] > node)
-                ):
-                    hashes[j] = hashes[j - gap]
-                    nodes[j] = nodes[j - gap]
-                    j -= gap
-                hashes[j] = hashed
-                nodes[j] = node
-            gap //= 3
+        starts[:] = 0
+        for i in range(first, last):
+            starts[np.int64((hashes[i] >> down) & mask) + 1] += 1
+        for bucket in range(1 << bits):
+            starts[bucket + 1] += starts[bucket]
+        for i in range(first, last):
+            home = np.int64((hashes[i] >> down) & mask)
+            dealt_hashes[starts[home]] = hashes[i]
+            dealt_nodes[starts[home]] = nodes[i]
+            starts[home] += 1
+        begin: Any = np.int64(0)
+        for bucket in range(1 << bits):  # dealing moved the starts to the ends
+            _sort_run(dealt_hashes, dealt_nodes, begin, starts[bucket])
+            begin = starts[bucket]
+        for i in range(last - first):
+            hashes[first + i] = dealt_hashes[i]
+            nodes[first + i] = dealt_nodes[i]
         first = last
 
 

@@ -141,12 +141,6 @@ def test_ranges_cover_the_groups_and_keep_the_limit(counts: list[int], most: int
             assert total + counts[last] > most, "a range could have taken one group more"
 
 
-def test_ranges_run_on_over_slices_of_the_running_sum() -> None:
-    counts = np.ones(200_000, np.int64)
-    ranges = list(_ranges(counts, 70_000, 0))
-    assert ranges == [(0, 70_000), (70_000, 140_000), (140_000, 200_000)]
-
-
 def test_too_small_a_budget_is_refused() -> None:
     with pytest.raises(MemoryBudgetError, match="100 KiB"):
         build_index(distinct(10, 3), Slots(), 100 << 10)
