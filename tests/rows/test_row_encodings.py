@@ -378,6 +378,28 @@ def test_files_of_another_graph_are_refused(staging: Staging, encoding: str) -> 
         open_rows(staging.path, {"encoding": "dictionary"}, size)
 
 
+@pytest.mark.parametrize("with_offsets", [False, True])
+def test_more_than_2_to_the_32_edges(tmp_path: Path, with_offsets: bool) -> None:
+    outdegree, joint_actions = 1 << 20, 1366
+    size = GraphSize(3, joint_actions, 3 * joint_actions * outdegree, 1)
+    assert size.num_edges > 1 << 32
+    last = np.array([size.num_rows - 1])
+    with (tmp_path / "next_node").open("wb") as file:  # a hole of 16 GiB, and the last row
+        file.seek((size.num_edges - outdegree) * 4)
+        file.write(np.full(outdegree, 2, np.uint32).tobytes())
+    next_node = np.memmap(tmp_path / "next_node", np.uint32, "r")
+    offsets = np.arange(size.num_rows + 1, dtype=np.uint64) * np.uint64(outdegree) if with_offsets else None
+    rows = CsrRows(size, offsets, next_node, None, None if with_offsets else outdegree)
+    edges = rows.gather(last, edges=True)
+    assert edges.edge is not None
+    assert (edges.edge[0], edges.edge[-1]) == (size.num_edges - outdegree, size.num_edges - 1)
+    assert (edges.next_node == 2).all()
+    drawn = rows.sample(last, np.array([0.5]), Probabilities("graph", [1 / outdegree]))
+    assert drawn.edge[0] == size.num_edges - outdegree // 2
+    (chunk,) = rows.sweep(size.num_rows - 1, size.num_rows, 8)
+    assert (chunk.first_edge, int(chunk.next_node.min())) == (size.num_edges - outdegree, 2)
+
+
 def test_the_cache_keeps_the_newest_chunks_within_its_bytes() -> None:
     cache = ChunkCache(250)
     decoded: list[int] = []
