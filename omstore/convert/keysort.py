@@ -16,6 +16,7 @@ __all__ = ["key_of_integers", "sort_by_key"]
 Chunks = Callable[[], Iterator[NDArray[Any]]]
 
 _SAMPLE = 1 << 16
+_MIN_BUDGET = 1 << 20
 
 
 def key_of_integers(values: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -56,7 +57,7 @@ def sort_by_key(
     key_bytes = dtype["key"].itemsize
     # records, the contiguous keys, the order (int64), and the sorted copy
     record_cost = 2 * dtype.itemsize + key_bytes + 16
-    parts = -(-num_records * record_cost // max(budget, 1 << 20))
+    parts = -(-num_records * record_cost // max(budget, _MIN_BUDGET))
     if parts <= 1:
         collected = list(chunks())
         if collected:

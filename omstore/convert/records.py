@@ -276,8 +276,17 @@ class RecordReader:
 
 
 def range_in(spool: Spool, records: Records, ref: ColumnRef) -> ColumnRange | None:
-    """Return what a spool saw of a column of records; None for arrays, which nobody has read yet."""
+    """Return what a spool saw of a column, or of one component of a short vector; None for arrays."""
     if ref.link:
-        return spool.range_of(records.link.id, ref.column) if records.link is not None else None
-    source = records.sources[ref.column]
-    return None if isinstance(source, ArraySource) else spool.range_of(*source)
+        source: tuple[int, int] | ArraySource | None = (
+            (records.link.id, ref.column) if records.link is not None else None
+        )
+    else:
+        source = records.sources[ref.column]
+    if source is None or isinstance(source, ArraySource) or source[0] not in spool.tables:
+        return None
+    table = spool.tables[source[0]]
+    components = table.components[source[1]] if source[1] < len(table.components) else []
+    if ref.width == 1 and len(components) > 1:
+        return components[ref.start]
+    return spool.range_of(*source)

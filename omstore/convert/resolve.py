@@ -129,7 +129,7 @@ def pack_states(codec: StateCodec, values: NDArray[Any]) -> tuple[NDArray[np.uin
     if values.dtype == np.uint8 and (limit >= 255 or (values.size and values.max() <= limit)):
         return codec.pack(values), np.ones(len(values), np.bool_)
     whole = np.trunc(values) == values if values.dtype.kind == "f" else np.True_
-    fits: NDArray[np.bool_] = np.asarray((values >= 0) & (values <= limit) & whole).all(axis=1)
+    fits = np.logical_and.reduce((values >= 0) & (values <= limit) & whole, axis=1)
     return codec.pack(np.where(fits[:, None], values, 0).astype(np.int64)), fits
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from omstore.errors import BadDataError
 from omstore.legacy.fields import Group, RangeOf, Records
@@ -35,10 +35,13 @@ class _Judge:
         return group.kinds == {"bool"}
 
     def is_integer(self, group: Group) -> bool:
-        """Only whole numbers (by type), no bools."""
-        return not self.is_bool(group) and all(
-            self.records.column(ref).dtype.kind in "iu" for ref in group.columns
-        )
+        """Only whole numbers, no bools: by type, and in a bare tuple of floats by what was seen."""
+        if self.is_bool(group):
+            return False
+        if all(self.records.column(ref).dtype.kind in "iu" for ref in group.columns):
+            return True
+        seen = [self.range_of(self.records, ref) for ref in group.columns]
+        return self.records.schema.record == "value" and all(r is not None and r.whole for r in seen)
 
     def low(self, group: Group) -> float:
         found = [self.range_of(self.records, ref) for ref in group.columns]
@@ -50,10 +53,10 @@ class _Judge:
 
 
 def infer_roles(
-    records: Records, groups: Sequence[Group], range_of: RangeOf, *, key: Group | None, key2: Group | None
+    records: Records, groups: Sequence[Group], range_of: RangeOf, known: Mapping[str, Group]
 ) -> dict[str, Group]:
-    """Assign ``source``, ``next_node``, ``joint_action``, ``probability``, ``reward`` and ``done`` to
-    unnamed fields.
+    """Assign ``source``, ``next_node``, ``joint_action``, ``probability``, ``reward`` and ``done`` to unnamed
+    fields.
 
     Parameters
     ----------
@@ -61,8 +64,8 @@ def infer_roles(
         The record's fields, in order.
     range_of : callable
         What was seen of a column.
-    key, key2 : Group or None
-        The keys of an adjacency: they play the source and the joint action.
+    known : mapping of str to Group
+        Roles that are settled: by an override, or by the keys of an adjacency.
 
     Raises
     ------
@@ -70,21 +73,17 @@ def infer_roles(
         When source, next node or joint action can't be told.
     """
     judge = _Judge(records, range_of)
-    left = list(groups)
-    roles: dict[str, Group] = {}
-    if key is not None:
-        roles["source"] = key
-    if key2 is not None:
-        roles["joint_action"] = key2
-    # bools and negative numbers are neither nodes nor actions
-    if key is None:
-        pair = _endpoints(judge, left, with_action=key2 is None)
-        roles["source"], roles["next_node"] = pair
-        left = [group for group in left if group not in pair]
-    else:
-        roles["next_node"] = _next_node(judge, left, key, with_action=key2 is None)
-        left.remove(roles["next_node"])
-    if key2 is None:
+    roles = dict(known)
+    left = [group for group in groups if not _overlaps(group, roles)]
+    with_action = "joint_action" not in roles
+    if "source" not in roles and "next_node" not in roles:
+        roles["source"], roles["next_node"] = _endpoints(judge, left, with_action=with_action)
+    elif "next_node" not in roles:
+        roles["next_node"] = _other_end(judge, left, roles["source"], "next_node", with_action=with_action)
+    elif "source" not in roles:
+        roles["source"] = _other_end(judge, left, roles["next_node"], "source", with_action=with_action)
+    left = [group for group in left if not _overlaps(group, roles)]
+    if with_action:
         action = _joint_action(judge, left)
         if action is None:
             raise _undecided(records, groups, "which field is the joint action", "joint_action")
@@ -92,6 +91,11 @@ def infer_roles(
         left.remove(action)
     _outcome(judge, left, roles)
     return roles
+
+
+def _overlaps(group: Group, roles: Mapping[str, Group]) -> bool:
+    used = {ref for role in roles.values() for ref in role.columns}
+    return bool(used & set(group.columns))
 
 
 def _endpoints(judge: _Judge, groups: list[Group], *, with_action: bool) -> tuple[Group, Group]:
@@ -136,8 +140,8 @@ def _without_action(judge: _Judge, three: list[Group], groups: list[Group]) -> t
     )
 
 
-def _next_node(judge: _Judge, groups: list[Group], key: Group, *, with_action: bool) -> Group:
-    width = judge.width(key)
+def _other_end(judge: _Judge, groups: list[Group], end: Group, role: str, *, with_action: bool) -> Group:
+    width = judge.width(end)
     candidates = [g for g in groups if judge.is_integer(g) and judge.width(g) == width]
     if width > 1 and not candidates:
         candidates = [g for g in groups if not judge.is_bool(g) and judge.width(g) == width]
@@ -147,7 +151,7 @@ def _next_node(judge: _Judge, groups: list[Group], key: Group, *, with_action: b
             return large
     elif len(candidates) >= 1 and (len(candidates) == 1 or not with_action):
         return candidates[0]
-    raise _undecided(judge.records, groups, "which field is the next node", "next_node")
+    raise _undecided(judge.records, groups, f"which field is the {role.replace('_', ' ')}", role)
 
 
 def _joint_action(judge: _Judge, groups: list[Group]) -> Group | None:

@@ -399,11 +399,11 @@ def _edge_roles(records: Records, overrides: Mapping[str, str], range_of: RangeO
     if not positional:
         roles.by_name(names.EDGE_ROLES)
     key, key2 = roles.key(KEY), roles.key(KEY2)
-    if positional and not {"source", "next_node", "joint_action"} <= set(roles.taken):
-        used = {ref for group in roles.taken.values() for ref in group.columns}
-        left = [g for g in roles.top_level() if not used & set(g.columns)]
-        for role, group in infer_roles(records, left, range_of, key=key, key2=key2).items():
-            roles.taken.setdefault(role, group)
+    if positional:
+        known = dict(roles.taken)
+        known |= {"source": key} if key is not None and "source" not in known else {}
+        known |= {"joint_action": key2} if key2 is not None and "joint_action" not in known else {}
+        roles.taken = infer_roles(records, roles.top_level(), range_of, known)
     if key is not None:
         roles.taken.setdefault("source", key)
     if key2 is not None:
@@ -568,16 +568,14 @@ def _replay_roles(records: Records, overrides: Mapping[str, str], range_of: Rang
     roles.by_override(["next_observation", "observation"])
     roles.by_override(["joint_action", "reward", "done"], prefix="replay_")
     if records.schema.positional or records.schema.record in ("value", "tuple"):
-        if not {"observation", "next_observation", "joint_action"} <= set(roles.taken):
-            used = {ref for group in roles.taken.values() for ref in group.columns}
-            left = [g for g in roles.top_level() if not used & set(g.columns)]
-            inferred = infer_roles(records, left, range_of, key=None, key2=None)
-            renamed = {"source": "observation", "next_node": "next_observation"}
-            probability = inferred.pop("probability", None)
-            if probability is not None:  # a replay has none: it is a reward within 0..1
-                inferred.setdefault("reward", probability)
-            for role, group in inferred.items():
-                roles.taken.setdefault(renamed.get(role, role), group)
+        renamed = {"observation": "source", "next_observation": "next_node"}
+        known = {renamed.get(role, role): group for role, group in roles.taken.items()}
+        inferred = infer_roles(records, roles.top_level(), range_of, known)
+        probability = inferred.pop("probability", None)
+        if probability is not None:  # a replay has none: it is a reward within 0..1
+            inferred.setdefault("reward", probability)
+        back = {"source": "observation", "next_node": "next_observation"}
+        roles.taken = {back.get(role, role): group for role, group in inferred.items()}
     else:
         roles.by_name(names.REPLAY_ROLES)
     missing = [
