@@ -173,6 +173,11 @@ class Graph:
             f"{self.num_edges:,} edges ({self._rows.name})>"
         )
 
+    @property
+    def encoding(self) -> RowEncoding:
+        """The rows as they are stored: successors and outcome codes, without attributes."""
+        return self._rows
+
     # States
 
     def lookup(self, states: ArrayLike) -> NDArray[np.int64]:
