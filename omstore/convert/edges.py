@@ -8,39 +8,40 @@ order, nor on the budget.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from omstore.compiled import kernel
+from omstore.convert.attribute_files import (
+    AttributeColumn,
+    attribute_specs,
+    positions,
+    row_or_edge_appender,
+    write_absent,
+    write_attributes,
+)
 from omstore.convert.attributes import AttributeSpec, AttributeSurvey, DistinctWords, sorted_words
+from omstore.convert.edge_plan import EdgePlan, NodeCounts
 from omstore.convert.nodes import NodeTable
-from omstore.convert.resolve import EdgeChunk, EdgeStream
-from omstore.convert.rowsort import SortedEdges, row_sums_off, rows_agree, sort_rows
+from omstore.convert.resolve import EdgeStream
+from omstore.convert.rowsort import SortedEdges, row_sums_off, rows_agree, sort_rows, whole_rows
 from omstore.convert.scatter import Scatter
-from omstore.errors import BadDataError
+from omstore.errors import BadDataError, DiskFullError
+from omstore.memory import format_bytes
 from omstore.publish.staging import Staging
 from omstore.rows import row_writer
 
-__all__ = ["EdgeResult", "RawSizes", "attribute_specs", "build_edges"]
+__all__ = ["EdgeResult", "RawSizes", "build_edges"]
 
 Ticker = Callable[[int], object]
 
-_BUCKETS = 1 << 16
-_SLICE = 1 << 18
-"""Edges (or rows) handed to the row writer at a time."""
 _SORT_BYTES = 64
 """Bytes of anonymous memory an edge costs while a range is sorted: its record, unpacked columns, sorted
 columns."""
-
-
-@kernel
-def _count_by_bucket(nodes: NDArray[np.int64], shift: int, counts: NDArray[np.int64]) -> None:
-    for i in range(nodes.shape[0]):
-        counts[nodes[i] >> shift] += 1
 
 
 @dataclass(frozen=True)
@@ -82,22 +83,6 @@ class EdgeResult:
     notes: list[str] = field(default_factory=list)
 
 
-def attribute_specs(stream: EdgeStream) -> list[AttributeSpec]:
-    """List the attributes that the export's edges have, in the order that outcomes are sorted by."""
-    mapping = stream.mapping
-    specs = []
-    if mapping.probability is not None:
-        specs.append(AttributeSpec("probability", np.dtype(np.float64), 1, scalar=True, hoist=False))
-    if mapping.reward is not None:
-        num_agents = len(stream.actions.num_actions)
-        specs.append(AttributeSpec("reward", np.dtype(np.float64), num_agents, scalar=False, hoist=True))
-    if mapping.done is not None:
-        specs.append(AttributeSpec("done", np.dtype(np.uint8), 1, scalar=True, hoist=True))
-    for name, where in mapping.kept:
-        specs.append(AttributeSpec(name, where.dtype, where.width, scalar=where.width == 1, hoist=True))
-    return specs
-
-
 def build_edges(
     stream: EdgeStream,
     nodes: NodeTable,
@@ -131,50 +116,6 @@ def build_edges(
     return _EdgeBuild(stream, nodes, staging, budget, tick).run(choose_encoding)
 
 
-class _Plan:
-    """How edges are dealt to ranges of nodes, and what a record holds."""
-
-    def __init__(
-        self,
-        counts: NDArray[np.int64],
-        shift: int,
-        num_nodes: int,
-        num_joint_actions: int,
-        edge_bytes: int,
-        budget: int,
-    ) -> None:
-        width = 1 << shift
-        firsts, region_of_bucket = [0], np.zeros(len(counts), np.int32)
-        cost = 0
-        for bucket, count in enumerate(counts.tolist()):
-            here = min(width, num_nodes - bucket * width)
-            added = count * edge_bytes + here * num_joint_actions * 8
-            if cost and cost + added > budget:
-                firsts.append(bucket * width)
-                cost = 0
-            cost += added
-            region_of_bucket[bucket] = len(firsts) - 1
-        self.shift = shift
-        self.first_node = np.array([*firsts, num_nodes], np.int64)
-        self.region_of_bucket = region_of_bucket
-        self.num_joint_actions = num_joint_actions
-        largest = int(np.max(np.diff(self.first_node))) * num_joint_actions
-        self.row_dtype = np.dtype(np.uint32 if largest < 1 << 32 else np.uint64)
-
-    @property
-    def num_regions(self) -> int:
-        return len(self.first_node) - 1
-
-    def deal(self, chunk: EdgeChunk) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the region and the row within the region of every edge."""
-        regions = self.region_of_bucket[chunk.node >> self.shift]
-        rows = (chunk.node - self.first_node[regions]) * self.num_joint_actions + chunk.joint_action
-        return regions, rows
-
-    def num_rows(self, region: int) -> int:
-        return int(self.first_node[region + 1] - self.first_node[region]) * self.num_joint_actions
-
-
 class _EdgeBuild:
     def __init__(
         self, stream: EdgeStream, nodes: NodeTable, staging: Staging, budget: int, tick: Ticker
@@ -188,10 +129,10 @@ class _EdgeBuild:
         self.num_rows = nodes.num_nodes * self.num_joint_actions
         self.specs = {spec.name: spec for spec in attribute_specs(stream)}
         self.levels: dict[str, str] = {}
-        self.shift = max(0, nodes.num_nodes.bit_length() - _BUCKETS.bit_length() + 1)
-        self.counts = np.zeros((nodes.num_nodes >> self.shift) + 1, np.int64)
+        self.counted = NodeCounts(nodes.num_nodes)
 
     def run(self, choose_encoding: Callable[[RawSizes], tuple[str, str]]) -> EdgeResult:
+        self._check_disk()
         surveys = self._survey()
         row_tried = self._levels(surveys)
         demotable = sorted(
@@ -213,6 +154,18 @@ class _EdgeBuild:
         finally:
             scatter.close()
 
+    def _check_disk(self) -> None:
+        """Refuse at once what can't fit: a few agents too many make more rows than any disk has bytes."""
+        needed = self._sizes(1).csr_bytes
+        free = shutil.disk_usage(self.staging.scratch).free
+        if needed > free:
+            raise DiskFullError(
+                f"the rows need {format_bytes(needed)} ({self.nodes.num_nodes:,} nodes x "
+                f"{self.num_joint_actions:,} joint actions, {self.stream.num_edges:,} edges), "
+                f"and {self.staging.store} has {format_bytes(free)} left",
+                "Free some disk space; if the number of joint actions is wrong, say it with --actions 5,5,5.",
+            )
+
     # ---- first pass
 
     def _survey(self) -> dict[str, AttributeSurvey]:
@@ -222,7 +175,7 @@ class _EdgeBuild:
             for name, spec in self.specs.items()
         }
         for chunk in self.stream.chunks():
-            _count_by_bucket(chunk.node, self.shift, self.counts)
+            self.counted.add(chunk.node)
             rows = chunk.node * self.num_joint_actions + chunk.joint_action
             for name, survey in surveys.items():
                 survey.update(chunk, rows, self.specs[name].words(chunk))
@@ -249,15 +202,13 @@ class _EdgeBuild:
 
     def _deal(
         self, coded: list[AttributeSpec], raw: list[AttributeSpec]
-    ) -> tuple[Scatter, _Plan, DistinctWords] | None:
+    ) -> tuple[Scatter, EdgePlan, DistinctWords] | None:
         """Deal the edges to regions; None when there are more than `MAX_OUTCOMES` combinations of coded
         attributes."""
         raw_width = sum(spec.width for spec in raw)
         combinations = DistinctWords(sum(spec.width for spec in coded))
         edge_bytes = _SORT_BYTES + 24 * raw_width
-        plan = _Plan(
-            self.counts, self.shift, self.nodes.num_nodes, self.num_joint_actions, edge_bytes, self.budget
-        )
+        plan = EdgePlan(self.counted, self.num_joint_actions, edge_bytes, self.budget)
         node_type = np.dtype(np.uint32 if self.nodes.num_nodes <= 2**32 - 1 else np.uint64)
         parts: list[Any] = [("row", plan.row_dtype), ("next", node_type)]
         if coded:
@@ -298,14 +249,14 @@ class _EdgeBuild:
         choose_encoding: Callable[[RawSizes], tuple[str, str]],
         surveys: Mapping[str, AttributeSurvey],
         scatter: Scatter,
-        plan: _Plan,
+        plan: EdgePlan,
         combinations: DistinctWords,
         coded: list[AttributeSpec],
         raw: list[AttributeSpec],
         row_tried: list[str],
     ) -> EdgeResult:
-        columns = {name: _Column(spec, "code", at) for spec, at, name in _positions(coded)}
-        columns |= {name: _Column(spec, "raw", at) for spec, at, name in _positions(raw)}
+        columns = {name: AttributeColumn(spec, "code", at) for spec, at, name in positions(coded)}
+        columns |= {name: AttributeColumn(spec, "raw", at) for spec, at, name in positions(raw)}
         words = combinations.words.copy()
         for name in self._functions_of_row(scatter, plan, words, columns, row_tried):
             self.levels[name] = "row"
@@ -337,7 +288,7 @@ class _EdgeBuild:
             del records, provisional, extra
             self._check_sums(edges, plan, region, probability)
             result.num_legal_rows += int(np.count_nonzero(np.diff(edges.offsets)))
-            for part in _slices(edges):
+            for part in whole_rows(edges):
                 writer.append(np.diff(part.offsets), part.next_node, part.code if num_outcomes > 1 else None)
                 for name, append in stored.items():
                     append(part, self._extra_slice(name, columns))
@@ -346,7 +297,11 @@ class _EdgeBuild:
         result.rows |= {"num_outcomes": num_outcomes, "reason": why}
         if size.num_edges != self.stream.num_edges:
             raise RuntimeError(f"{size.num_edges:,} edges were written of {self.stream.num_edges:,}")
-        self._write_attributes(result, surveys, kept, table)
+        result.attributes = write_attributes(
+            self.staging, self.specs.values(), self.levels, surveys, kept, table
+        )
+        absent, result.notes = write_absent(self.staging, self.stream)
+        result.attributes |= absent
         return result
 
     def _sizes(self, num_outcomes: int) -> RawSizes:
@@ -361,9 +316,9 @@ class _EdgeBuild:
     def _functions_of_row(
         self,
         scatter: Scatter,
-        plan: _Plan,
+        plan: EdgePlan,
         words: NDArray[np.int64],
-        columns: Mapping[str, _Column],
+        columns: Mapping[str, AttributeColumn],
         tried: list[str],
     ) -> list[str]:
         """Sort once to see which attributes are functions of the row; only when the survey left the
@@ -388,7 +343,7 @@ class _EdgeBuild:
                 at += width
         return alive
 
-    def _stored(self, columns: Mapping[str, _Column]) -> list[str]:
+    def _stored(self, columns: Mapping[str, AttributeColumn]) -> list[str]:
         return [name for name in columns if self.levels[name] in ("row", "edge")]
 
     def _row_words(
@@ -396,14 +351,14 @@ class _EdgeBuild:
         records: NDArray[Any],
         provisional: NDArray[np.int64],
         words: NDArray[np.int64],
-        columns: Mapping[str, _Column],
+        columns: Mapping[str, AttributeColumn],
     ) -> NDArray[np.int64]:
         names = self._stored(columns)
         if not names:
             return np.empty((len(records), 0), np.int64)
         return np.concatenate([columns[name].of(records, words) for name in names], axis=1)
 
-    def _extra_slice(self, name: str, columns: Mapping[str, _Column]) -> slice:
+    def _extra_slice(self, name: str, columns: Mapping[str, AttributeColumn]) -> slice:
         at = 0
         for other in self._stored(columns):
             if other == name:
@@ -412,14 +367,14 @@ class _EdgeBuild:
         return slice(at, at + self.specs[name].width)
 
     def _attribute_writers(
-        self, encoding: str, columns: Mapping[str, _Column]
+        self, encoding: str, columns: Mapping[str, AttributeColumn]
     ) -> dict[str, Callable[[SortedEdges, slice], None]]:
         writers = {}
         for name in self._stored(columns):
             spec = self.specs[name]
             make = self.staging.hot if encoding == "csr" else self.staging.cold
             writer = make(f"rows/attributes/{name}", spec.dtype, spec.item_shape)
-            writers[name] = _appender(writer, spec, by_row=self.levels[name] == "row")
+            writers[name] = row_or_edge_appender(writer, spec, by_row=self.levels[name] == "row")
         return writers
 
     # ---- probabilities
@@ -427,7 +382,7 @@ class _EdgeBuild:
     def _probability_source(
         self,
         surveys: Mapping[str, AttributeSurvey],
-        columns: Mapping[str, _Column],
+        columns: Mapping[str, AttributeColumn],
         table: NDArray[np.int64],
         kept: list[AttributeSpec],
     ) -> Callable[[SortedEdges], NDArray[np.float64]]:
@@ -440,21 +395,23 @@ class _EdgeBuild:
         if level == "edge":
             part = self._extra_slice("probability", columns)
             return lambda edges: np.ascontiguousarray(edges.raw[:, part]).view(np.float64).reshape(-1)
-        at = next(at for spec, at, _ in _positions(kept) if spec.name == "probability")
+        at = next(at for spec, at, _ in positions(kept) if spec.name == "probability")
         values = np.ascontiguousarray(table[:, at]).view(np.float64)
         return lambda edges: values[edges.code]
 
     def _check_sums(
         self,
         edges: SortedEdges,
-        plan: _Plan,
+        plan: EdgePlan,
         region: int,
         probability: Callable[[SortedEdges], NDArray[np.float64]],
     ) -> None:
-        for number, part in enumerate(_slices(edges)):
+        for number, part in enumerate(whole_rows(edges)):
             row, total = row_sums_off(part.offsets, probability(part))
             if row >= 0:
-                before = sum(len(p.offsets) - 1 for _, p in zip(range(number), _slices(edges), strict=False))
+                before = sum(
+                    len(p.offsets) - 1 for _, p in zip(range(number), whole_rows(edges), strict=False)
+                )
                 self._refuse_row(int(plan.first_node[region]) * self.num_joint_actions + before + row, total)
 
     def _refuse_row(self, row: int, total: float) -> None:
@@ -475,107 +432,3 @@ class _EdgeBuild:
             if known
             else "No field was taken as the probability; say which is with --map probability=NAME.",
         )
-
-    # ---- attributes
-
-    def _write_attributes(
-        self,
-        result: EdgeResult,
-        surveys: Mapping[str, AttributeSurvey],
-        kept: list[AttributeSpec],
-        table: NDArray[np.int64],
-    ) -> None:
-        positions = {name: at for _, at, name in _positions(kept)}
-        for name, spec in self.specs.items():
-            level = self.levels[name]
-            if level == "graph":
-                path = f"outcomes/{name}"
-                self.staging.write_hot(path, spec.values(surveys[name].constant()))
-            elif level in ("next_node", "node"):
-                path = f"nodes/attributes/{name}"
-                words = surveys[name].node_words()
-                writer = self.staging.hot(path, spec.dtype, spec.item_shape)
-                for first in range(0, len(words), _SLICE):
-                    writer.append(spec.values(words[first : first + _SLICE]))
-                writer.close()
-            elif level == "outcome":
-                path = f"outcomes/{name}"
-                at = positions[name]
-                self.staging.write_hot(path, spec.values(table[:, at : at + spec.width]))
-            else:
-                path = f"rows/attributes/{name}"
-            result.attributes[name] = _description(spec, level, path)
-        self._write_absent(result)
-
-    def _write_absent(self, result: EdgeResult) -> None:
-        """An export without probabilities, rewards or done flags means 1, 0 and false."""
-        num_agents = len(self.stream.actions.num_actions)
-        for spec, value in (
-            (AttributeSpec("probability", np.dtype(np.float64), 1, scalar=True, hoist=False), 1),
-            (AttributeSpec("reward", np.dtype(np.float64), num_agents, scalar=False, hoist=True), 0),
-            (AttributeSpec("done", np.dtype(np.uint8), 1, scalar=True, hoist=True), 0),
-        ):
-            if spec.name not in self.specs:
-                path = f"outcomes/{spec.name}"
-                self.staging.write_hot(path, np.full((1, *spec.item_shape), value, spec.dtype))
-                result.attributes[spec.name] = _description(spec, "graph", path)
-                result.notes.append(f"the edges have no {spec.name}: taken as {value}")
-        reward = self.stream.mapping.reward
-        if reward is not None and reward.width < num_agents:
-            result.notes.append("the reward is one number: it is stored as every agent's")
-
-
-def _description(spec: AttributeSpec, level: str, path: str) -> dict[str, Any]:
-    return {"level": level, "path": path, "dtype": spec.dtype.name, "shape": list(spec.item_shape)}
-
-
-@dataclass(frozen=True)
-class _Column:
-    """Where an attribute's words are while edges are sorted: in the combination that the code tells, or in
-    the record."""
-
-    spec: AttributeSpec
-    kind: str
-    at: int
-
-    def of(self, records: NDArray[Any], words: NDArray[np.int64]) -> NDArray[np.int64]:
-        part = slice(self.at, self.at + self.spec.width)
-        found: NDArray[np.int64] = (
-            words[:, part][records["code"]] if self.kind == "code" else records["raw"][:, part]
-        )
-        return found
-
-
-def _positions(specs: list[AttributeSpec]) -> Iterator[tuple[AttributeSpec, int, str]]:
-    at = 0
-    for spec in specs:
-        yield spec, at, spec.name
-        at += spec.width
-
-
-def _slices(edges: SortedEdges) -> Iterator[SortedEdges]:
-    """Cut into whole rows of about `_SLICE` edges or rows."""
-    offsets = edges.offsets
-    row, num_rows = 0, len(offsets) - 1
-    while row < num_rows:
-        last = int(np.searchsorted(offsets, offsets[row] + _SLICE, side="right")) - 1
-        last = min(max(last, row + 1), row + _SLICE, num_rows)
-        part = slice(int(offsets[row]), int(offsets[last]))
-        yield SortedEdges(
-            offsets[row : last + 1] - offsets[row], edges.next_node[part], edges.code[part], edges.raw[part]
-        )
-        row = last
-
-
-def _appender(writer: Any, spec: AttributeSpec, *, by_row: bool) -> Callable[[SortedEdges, slice], None]:
-    def append(edges: SortedEdges, part: slice) -> None:
-        words = np.ascontiguousarray(edges.raw[:, part])
-        if not by_row:
-            writer.append(spec.values(words))
-            return
-        legal = np.flatnonzero(np.diff(edges.offsets))
-        rows = np.zeros((len(edges.offsets) - 1, spec.width), np.int64)
-        rows[legal] = words[edges.offsets[:-1][legal]]
-        writer.append(spec.values(rows))
-
-    return append

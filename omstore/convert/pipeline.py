@@ -23,10 +23,10 @@ from omstore.convert.replay import (
 )
 from omstore.convert.resolve import EdgeStream
 from omstore.convert.sources import LegacyFile, find_pickles, read_files
-from omstore.errors import BadDataError
+from omstore.errors import BadDataError, UsageError
 from omstore.format.manifest import Counts, Manifest
 from omstore.format.states import StateCodec
-from omstore.legacy.fields import Field
+from omstore.legacy.fields import Field, snake_case
 from omstore.legacy.mapping import GraphMapping, ReplayMapping, map_graph, map_replay
 from omstore.memory import PeakMemory, format_bytes
 from omstore.progress import Progress, silent
@@ -93,6 +93,12 @@ def map_export(files: Mapping[str, LegacyFile], options: ConvertOptions) -> Expo
         notes += [f"{file.name}: {drop.name} isn't stored: {drop.reason}" for drop in replay.dropped]
     for name, file in files.items():
         notes += [f"{files[name].name}: {note}" for note in file.tree.notes]
+    stored = {name for part in (graph, replay) if part is not None for name, _ in part.kept}
+    for name in options.keep:
+        if snake_case(name.split(".")[-1]) not in stored:
+            raise UsageError(
+                f"there is no field {name!r} to keep", "`omstore peek FILE` lists the fields of the records."
+            )
     agents, count = _agree_on_agents(graph, replay)
     uses = []
     if graph is not None:

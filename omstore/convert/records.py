@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omstore.convert.spool import CHUNK_BYTES, Spool, SpoolTable
+from omstore.convert.spool import Spool
+from omstore.convert.spool_table import CHUNK_BYTES, SpoolTable
 from omstore.errors import BadDataError
 from omstore.legacy.fields import ArraySource, ColumnRange, ColumnRef, Field, Records
 from omstore.legacy.schema import ArrayRef

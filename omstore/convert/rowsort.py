@@ -3,6 +3,7 @@ node and code."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 
 from omstore.compiled import kernel
 
-__all__ = ["SortedEdges", "row_sums_off", "rows_agree", "sort_rows"]
+__all__ = ["SortedEdges", "row_sums_off", "rows_agree", "sort_rows", "whole_rows"]
+
+SLICE = 1 << 18
+"""Edges (or rows) handed to the row writer at a time."""
 
 
 @kernel
@@ -223,3 +227,17 @@ def row_sums_off(
 def rows_agree(offsets: NDArray[np.int64], words: NDArray[np.int64]) -> bool:
     """Tell whether all edges of each row have the same words."""
     return bool(_rows_agree(offsets, words))
+
+
+def whole_rows(edges: SortedEdges) -> Iterator[SortedEdges]:
+    """Cut into whole rows of about `SLICE` edges or rows."""
+    offsets = edges.offsets
+    row, num_rows = 0, len(offsets) - 1
+    while row < num_rows:
+        last = int(np.searchsorted(offsets, offsets[row] + SLICE, side="right")) - 1
+        last = min(max(last, row + 1), row + SLICE, num_rows)
+        part = slice(int(offsets[row]), int(offsets[last]))
+        yield SortedEdges(
+            offsets[row : last + 1] - offsets[row], edges.next_node[part], edges.code[part], edges.raw[part]
+        )
+        row = last

@@ -11,7 +11,7 @@ import pytest
 
 import omstore
 from omstore.convert import ConvertOptions, convert, nodes, pipeline, replay, sources
-from omstore.errors import BadDataError, ExportNotFoundError, LegacyError, UsageError
+from omstore.errors import BadDataError, DiskFullError, ExportNotFoundError, LegacyError, UsageError
 
 
 def good_graph():
@@ -172,11 +172,22 @@ def test_options_that_name_nothing(tmp_path):
         {"map": {"edges": "nope"}},
         {"actions": (2, 2, 2)},
         {"map": {"ring_position": "nope"}},
+        {"keep": ("nope",)},
+        {"keep": ("reward",)},
     ):
         refused(folder, options=ConvertOptions(**options), kind=UsageError)
     for bad in ({"rows": "zip"}, {"map": {"x": "y"}}, {"max_ram": 1}, {"actions": (0,)}):
         with pytest.raises(UsageError):
             ConvertOptions(**bad)
+
+
+def test_more_rows_than_the_disk_holds_are_refused_at_once(tmp_path):
+    refused(
+        write(tmp_path, good_graph()),
+        "joint actions",
+        options=ConvertOptions(actions=(2**25, 2**25)),
+        kind=DiskFullError,
+    )
 
 
 def test_transitions_off_the_graph_are_counted_and_kept(tmp_path):

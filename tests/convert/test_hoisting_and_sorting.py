@@ -161,14 +161,14 @@ def test_same_bytes_whatever_the_order_and_the_budget(tmp_path, monkeypatch):
     rng.shuffle(edges)
     write_graph(tmp_path, states(200), [tuple(e) for e in edges])
     regions = []
-    plan = edges_module._Plan
+    plan = edges_module.EdgePlan
 
     class TinyPlan(plan):
-        def __init__(self, counts, shift, num_nodes, num_joint_actions, edge_bytes, budget):
-            super().__init__(counts, shift, num_nodes, num_joint_actions, edge_bytes, 20_000)
+        def __init__(self, counted, num_joint_actions, edge_bytes, budget):
+            super().__init__(counted, num_joint_actions, edge_bytes, 20_000)
             regions.append(self.num_regions)
 
-    monkeypatch.setattr(edges_module, "_Plan", TinyPlan)
+    monkeypatch.setattr(edges_module, "EdgePlan", TinyPlan)
     convert(tmp_path, ConvertOptions(keep=("extra",), max_ram=64 << 20))
     assert regions == [pytest.approx(5, abs=4)]
     assert regions[0] > 1

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from omstore.convert import spool as spool_module
+from omstore.convert import spool_table as spool_module
 from omstore.convert.blocks import encode_words
 from omstore.convert.spool import Spool
 from omstore.legacy.schema import Column, TableSchema
