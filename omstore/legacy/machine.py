@@ -549,6 +549,9 @@ def convert_items(data, tags, values, start, count, step, heap_tag, heap, tables
         if row >= cap:
             break
         at = start + done
+        if step == 1 and tags[at] == NONE and nodes[root, N_KIND] >= K_SEQ:
+            done += 1  # an empty slot of a ring that isn't full yet
+            continue
         if step == 2:
             first = nodes[root, N_CHILD]
             if not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, first, np.int64(tags[at]), values[at], row, registers):

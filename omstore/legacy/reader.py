@@ -44,6 +44,7 @@ _MAX_STACK: Final = 1 << 24
 _MAX_MARKS: Final = 1 << 16
 _ADJACENCY_SLOTS: Final = 1 << 18
 _LARGE_DATA: Final = 1 << 16
+_MAX_TREE: Final = 100_000
 
 
 class DiscardRows:
@@ -136,8 +137,7 @@ class _Reader:
         self.scratch = np.zeros(64, np.uint8)
         self.link_progress = np.zeros(1, np.int64)
         self.notes: list[str] = []
-        self._looked_for_adjacency = False
-        self._tree_left = 1_000_000
+        self._tree_left = _MAX_TREE
 
     # --- the run --------------------------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class _Reader:
     def _collect(self) -> None:
         """Collect garbage; grow the heap when that isn't enough."""
         need = int(self.registers[machine.R_ADDRESS])
-        if self.registers[machine.R_LOOSE] == 0 and not self._looked_for_adjacency:
+        if self.registers[machine.R_LOOSE] == 0:
             self._look_for_adjacency()
         size = self.heap.slots.size
         new_tag, new = np.zeros(size, np.uint8), np.zeros(size, np.int64)
@@ -317,12 +317,12 @@ class _Reader:
         path = self._path(index) if index is not None else ()
         if tag == machine.DICT:
             made = self._dict_table(address, path)
+        elif self.registers[machine.R_LOOSE] == 0 and self._look_for_adjacency():
+            return
         else:
             made = self._list_table(tag, address, path)
-        if not made:
-            self.heap.slots[address + machine.C_TABLE] = -1
-            return
-        self._refresh_marks()
+        if self._settle(address, made):
+            self._refresh_marks()
 
     def _refresh_marks(self) -> None:
         """Tell open marks above a list that has become a table so."""
@@ -360,6 +360,12 @@ class _Reader:
     def _samples(self, tag: int, address: int) -> list[Any]:
         items = self.heap.tuple_items(address) if tag == machine.TUPLE else self.heap.items(address)
         return [self.heap.value(t, v) for t, v in items[:_SAMPLES] if t != machine.NONE]
+
+    def _settle(self, address: int, made: bool) -> bool:
+        """Remember that a container's items don't make a table: it may be shared, and looked at again."""
+        if not made:
+            self.heap.slots[address + machine.C_TABLE] = -1
+        return made
 
     def _record_name(self, shape: Shape) -> str:
         if shape.kind == machine.K_OBJ:
@@ -431,13 +437,13 @@ class _Reader:
                 else:
                     self._misfit()
 
-    def _look_for_adjacency(self) -> None:
-        """The heap is full: perhaps a dict whose values are lists of edges is being built."""
+    def _look_for_adjacency(self) -> bool:
+        """The heap is full, or a list long: perhaps a dict whose values are lists of edges is being built."""
         for i in range(int(self.registers[machine.R_SP])):
             if self.stack_tag[i] == machine.DICT and self.heap.slots[self.stack[i] + machine.C_TABLE] == 0:
-                self._looked_for_adjacency = self._make_adjacency(int(self.stack[i]), self._path(i), stack_index=i)
-                if self._looked_for_adjacency:
-                    return
+                if self._make_adjacency(int(self.stack[i]), self._path(i), stack_index=i):
+                    return True
+        return False
 
     def _make_adjacency(self, address: int, path: tuple[Step, ...], stack_index: int | None = None) -> bool:
         """Make the two tables of an adjacency, if the dict is one."""
@@ -664,14 +670,14 @@ class _Reader:
         if tag == machine.DICT:
             pairs = list(zip(items[::2], items[1::2], strict=True))
             named = all(k[0] == machine.TEXT for k, _ in pairs)
-            if pairs and not named and self._dict_table(address, path):
+            if pairs and not named and table == 0 and self._settle(address, self._dict_table(address, path)):
                 return self._reference(path, int(self.heap.slots[address + machine.C_TABLE]) - 1)
             return {
                 self._key(*k): self._tree(*v, (*path, self._key(*k)), depth - 1)
                 for k, v in pairs
             }
         nested = any(t in (machine.DICT, machine.LIST, machine.DEQUE) and self._holds_table(t, v) for t, v in items)
-        if items and not nested and self._list_table(tag, address, path):
+        if items and not nested and table == 0 and self._settle(address, self._list_table(tag, address, path)):
             return self._reference(path)
         return [self._tree(t, v, (*path, i), depth - 1) for i, (t, v) in enumerate(items)]
 

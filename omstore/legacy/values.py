@@ -12,7 +12,8 @@ from omstore.legacy import machine
 
 __all__ = ["Array", "Heap", "Mapping", "Opaque", "Record", "RowList", "dtype_of"]
 
-_MAX_VALUES: Final = 1_000_000
+_MAX_VALUES: Final = 100_000
+_MAX_DEPTH: Final = 12
 _KINDS: Final = {ord("b"): "?", ord("i"): "i", ord("u"): "u", ord("f"): "f"}
 
 
@@ -124,12 +125,12 @@ class Heap:
         tags = self.tags[address + 1 : address + 1 + count].tolist()
         return list(zip(tags, self.slots[address + 1 : address + 1 + count].tolist(), strict=True))
 
-    def value(self, tag: int, value: int, depth: int = 24) -> Any:
+    def value(self, tag: int, value: int, depth: int = _MAX_DEPTH) -> Any:
         """A value as a Python object made of plain values and the classes of this module.
 
-        A hostile pickle can make a few shared lists look like 2^24 values: past a million, values are `Opaque`.
+        A hostile pickle can make a few shared lists look like 2^60 values: too deep or past 100,000 they are `Opaque`.
         """
-        if depth == 24:
+        if depth == _MAX_DEPTH:
             self._left = _MAX_VALUES
         self._left -= 1
         if depth == 0 or self._left < 0:
@@ -173,7 +174,7 @@ class Heap:
         names = {machine.BIGINT: "integer beyond 64 bits", machine.GLOBAL: "class or function", machine.DTYPE: "dtype"}
         return Opaque(names.get(tag, "value that isn't data"))
 
-    def record(self, address: int, depth: int = 24) -> Record:
+    def record(self, address: int, depth: int = _MAX_DEPTH) -> Record:
         """An instance's fields, by how its state was given."""
         class_id = int(self.slots[address])
         state_tag, state = int(self.tags[address + 2]), int(self.slots[address + 2])
