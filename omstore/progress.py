@@ -22,8 +22,8 @@ class Task(Protocol):
     def update(self, n: int) -> None:
         """Count `n` more."""
 
-    def set(self, n: int) -> None:
-        """Set the count to `n`."""
+    def set(self, n: int, total: int | None = None) -> None:
+        """Set the count to `n`; and the total, where it became known only now."""
 
     def __enter__(self) -> Task: ...
 
@@ -78,9 +78,10 @@ class _Counter:
             self.done += n
             self.show()
 
-    def set(self, n: int) -> None:
+    def set(self, n: int, total: int | None = None) -> None:
         with self.lock:
             self.done = n
+            self.total = self.total if total is None else total
             self.show()
 
     def show(self) -> None:
@@ -129,6 +130,7 @@ class _BarTask(_Counter):
         )
 
     def show(self) -> None:
+        self._bar.total = self.total
         self._bar.update(self.done - self._bar.n)
 
     def end(self, failed: bool) -> None:

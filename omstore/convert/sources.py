@@ -181,12 +181,13 @@ def read_files(
             with progress.task(f"reading {path.name}", None, "B") as task:
 
                 def report(walked: int, total: int) -> None:
-                    task.set(walked)
+                    task.set(walked // 2, total // 2)  # two passes over the pickle's bytes
                     fingerprint.follow(walked if walked < total // 2 else fingerprint.size)
 
                 tree = read_pickle(
                     path, spool, scratch=folder, budget=budget // len(files), cancel=cancel, progress=report
                 )
+                task.set(tree.num_bytes, tree.num_bytes)
             source = Source(str(path.relative_to(export)), fingerprint.size, fingerprint.finish())
             done[part] = LegacyFile(path, tree, spool, source, folder)
         except BaseException as error:  # handed to the main thread, which raises it

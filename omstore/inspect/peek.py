@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.convert.sources import REPLAY_NAME
-from omstore.errors import BadDataError, UsageError
+from omstore.errors import BadDataError, ExportNotFoundError, UsageError
 from omstore.inspect.plain import plain
 from omstore.legacy.fields import ArraySource, ColumnRange, ColumnRef, Field, Records, dotted
 from omstore.legacy.mapping import MAP_FIELDS, GraphMapping, ReplayMapping, map_graph, map_replay
@@ -27,6 +28,8 @@ KINDS = ("graph", "replay")
 """What a pickle may be."""
 
 _SAMPLES = 3
+_FEW = 16
+"""Components of a vector up to which the largest value of each is kept: those of joint actions."""
 _BESIDE = 12
 """Entries of a dict, list or object that are shown one by one."""
 
@@ -141,6 +144,7 @@ class _Glance:
     def __init__(self) -> None:
         self.samples: dict[tuple[int, int], list[Any]] = {}
         self.ranges: dict[tuple[int, int], ColumnRange] = {}
+        self.highest: dict[tuple[int, int], NDArray[np.float64]] = {}
 
     def rows(self, table: TableSchema, first_row: int, columns: Sequence[NDArray[Any]]) -> None:
         for number, values in enumerate(columns):
@@ -151,10 +155,24 @@ class _Glance:
             seen = self.ranges.setdefault(key, ColumnRange())
             if not values.size:
                 continue
+            if values.ndim > 1 and values[0].size <= _FEW:
+                highest = values.reshape(len(values), -1).max(axis=0).astype(np.float64)
+                self.highest[key] = np.maximum(self.highest.get(key, highest), highest)
             if values.dtype.kind == "f":
                 seen.add_floats(values)
             else:
                 seen.add_integers(int(values.min()), int(values.max()))
+
+    def highest_of(self, records: Records, ref: ColumnRef) -> list[float]:
+        """Tell the largest value of each component; nothing where it isn't known."""
+        if ref.width == 1:
+            seen = self.range_of(records, ref)
+            if seen is not None and records.column(ref).shape == ():
+                return [seen.maximum]
+        source = None if ref.link else records.sources[ref.column]
+        if source is None or isinstance(source, ArraySource) or source not in self.highest:
+            return []
+        return [float(value) for value in self.highest[source][ref.start : ref.stop]]
 
     def range_of(self, records: Records, ref: ColumnRef) -> ColumnRange | None:
         """Tell what was seen of a column, for the mapping."""
@@ -207,6 +225,13 @@ def peek(
     for name in overrides or {}:
         if name not in MAP_FIELDS:
             raise UsageError(f"--map knows no field {name!r}", f"Choose one of: {', '.join(MAP_FIELDS)}.")
+    if not path.exists():
+        beside = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.6)
+        raise ExportNotFoundError(
+            f"there is no file {path}",
+            f"Did you mean: omstore peek {path.parent / close[0]}" if close else "Check the path.",
+        )
     glance = _Glance()
     with (
         tempfile.TemporaryDirectory(prefix="omstore-peek-") as scratch,
@@ -217,8 +242,9 @@ def peek(
             glance,
             scratch=Path(scratch),
             budget=max_ram // 2,
-            progress=lambda walked, total: task.set(walked),
+            progress=lambda walked, total: task.set(walked // 2, total // 2),  # two passes
         )
+        task.set(tree.num_bytes, tree.num_bytes)
     attempts = _attempts(path, kind)
     view = _map(tree, glance, attempts[0], overrides, keep, focal)
     for other in attempts[1:]:
@@ -295,10 +321,10 @@ def _map(
 def _num_actions(records: Records, where: Field, glance: _Glance) -> tuple[int, ...]:
     highest = []
     for ref in where.columns:
-        seen = glance.range_of(records, ref)
-        if ref.width != 1 or seen is None or not seen.finite or not np.isfinite(seen.maximum):
+        known = glance.highest_of(records, ref)
+        if len(known) != ref.width or not np.isfinite(known).all():
             return ()
-        highest.append(int(seen.maximum) + 1)
+        highest += [int(value) + 1 for value in known]
     return tuple(highest)
 
 

@@ -235,8 +235,9 @@ class _Verification:
         arrays = VersionArrays(store.path, store.manifest)
 
         def structure(problems: Problems) -> str:
-            with self.progress.task("checking rows and index", None, "edges"):
+            with self.progress.task("checking rows and index", graph.num_edges, "edges") as task:
                 graph.verify()
+                task.update(graph.num_edges)
             return (
                 f"{graph.num_rows:,} rows, {graph.num_edges:,} edges; "
                 f"the index finds {graph.num_nodes:,} nodes"
