@@ -195,6 +195,11 @@ P_BYTES: Final = 3  # bytes of one length into the vector row
 P_TEXT: Final = 4  # text of any length, into nothing
 P_GET: Final = 5  # a memo fetch whose value goes through a schema node
 P_PUT: Final = 6  # BINPUT, LONG_BINPUT with the next number
+# Memo fetches of what every record refers to. The same text (class, dtype) may stand under several numbers, so it's the
+# value that counts; the number that was right last time is remembered in the element's fourth field.
+P_SAMETEXT: Final = 7  # offset and length in `literals`
+P_SAMEGLOBAL: Final = 8  # number of the global
+P_SAMEDTYPE: Final = 9  # dtype code
 ELEMENT_FIELDS: Final = 4
 
 OVERFLOW: Final = 4096
@@ -746,6 +751,34 @@ def _match(data, pc0, first, last, elements, literals, memo_id, memo_tag, memo, 
             if not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, a, np.int64(memo_tag[slot]), memo[slot], row, registers):
                 return np.int64(-1)
             pc = after
+        elif kind >= P_SAMETEXT:
+            if pc + 5 > size:
+                return np.int64(-1)
+            if data[pc] == 0x68:
+                number = np.int64(data[pc + 1])
+                pc += 2
+            elif data[pc] == 0x6A:
+                number = _u32(data, pc + 1)
+                pc += 5
+            else:
+                return np.int64(-1)
+            if number != elements[e, 3]:
+                slot = _memo_slot(memo_id, number)
+                if slot < 0:
+                    return np.int64(-1)
+                value = memo[slot]
+                if kind == P_SAMETEXT:
+                    if memo_tag[slot] != TEXT:
+                        return np.int64(-1)
+                    start, length = _span(data, value)
+                    if length != b or not _same_text(data, start, length, literals, a):
+                        return np.int64(-1)
+                elif kind == P_SAMEGLOBAL:
+                    if memo_tag[slot] != GLOBAL or value != a:
+                        return np.int64(-1)
+                elif memo_tag[slot] != DTYPE or heap[value] != a:
+                    return np.int64(-1)
+                elements[e, 3] = number
         else:
             if pc + 5 > size:
                 return np.int64(-1)
@@ -1169,7 +1202,11 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
         # A record that looks like the ones before it is read in one go.
         context = mark_table[marks - 1] - 1 if marks > 0 else np.int64(-1)
         in_list = context >= 0
-        if not in_list and anywhere:
+        if in_list:
+            # Only where an item can begin: behind the mark, behind rows, or behind what looks like a record.
+            if sp > base and stack_tag[sp - 1] != ROWS and stack_tag[sp - 1] != tables[context, T_TAG]:
+                context = np.int64(-1)
+        elif anywhere and sp > base and stack_tag[sp - 1] == LIST:
             context = loose
         if context >= 0 and first_byte[context, op] != 0:
             row = tables[context, T_ROWS]

@@ -120,7 +120,7 @@ class _Reader:
         self.progress = progress
         self.tables = Tables(sink)
         self.heap = Heap(self.data)
-        self.templates = Templates(self.data, self.tables, self._memo_text)
+        self.templates = Templates(self.data, self.tables, self._memo_holds)
         self.classes: list[tuple[str, str]] = []
         self.global_kind: NDArray[np.int64] = np.zeros(0, np.int64)
         self.global_text: NDArray[np.uint8] = np.zeros(1, np.uint8)
@@ -503,11 +503,17 @@ class _Reader:
         start, stop = int(self.registers[machine.R_ADDRESS]), int(self.registers[machine.R_VALUE])
         self.templates.learn(int(self.registers[machine.R_TABLE]), start, stop)
 
-    def _memo_text(self, number: int) -> bytes | None:
+    def _memo_holds(self, number: int) -> bytes | tuple[int, int] | None:
+        """What a memo number holds, for templates (see `Templates`)."""
         slot = int(np.searchsorted(self.memo_id, number))
-        if slot >= self.memo_id.size or self.memo_id[slot] != number or self.memo_tag[slot] != machine.TEXT:
+        if slot >= self.memo_id.size or self.memo_id[slot] != number:
             return None
-        return self.heap.text(int(self.memo[slot])).encode("utf-8", "surrogatepass")
+        tag, value = int(self.memo_tag[slot]), int(self.memo[slot])
+        if tag == machine.TEXT:
+            return self.heap.text(value).encode("utf-8", "surrogatepass")
+        if tag == machine.GLOBAL:
+            return tag, value
+        return (tag, int(self.heap.slots[value])) if tag == machine.DTYPE else None
 
     def _overflow(self) -> None:
         """Thousands of values are stacked above one mark: a huge tuple, or a batch larger than picklers write."""

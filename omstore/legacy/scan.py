@@ -30,6 +30,7 @@ _FETCHED: Final = 2
 _PROTOCOL: Final = 3
 _PUTS: Final = 4
 _MEMOIZES: Final = 5
+_LAST_PUT: Final = 6
 _NUM_REGISTERS: Final = 8
 
 _MORE: Final = 0
@@ -37,6 +38,7 @@ _STOPPED: Final = 1
 _GROW: Final = 2
 _TRUNCATED: Final = 3
 _REFUSED: Final = 4
+_REUSED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,14 @@ def _scan(data, operand, registers, keys, values, limit):  # type: ignore[no-unt
         elif op == 0x94:
             registers[_MEMOIZES] += 1
         elif op == 0x71 or op == 0x72:
+            number = np.int64(data[pc + 1])
+            if op == 0x72:
+                for i in range(1, 4):
+                    number |= np.int64(data[pc + 1 + i]) << (8 * i)
+            if number < registers[_LAST_PUT]:
+                status = _REUSED
+                break
+            registers[_LAST_PUT] = number + 1
             registers[_PUTS] += 1
         elif op == 0x80:
             if np.int64(data[pc + 1]) > registers[_PROTOCOL]:
@@ -207,6 +217,12 @@ def scan(
             _raise_truncated(data, name, reached)
         elif status == _REFUSED:
             _raise_refused(data, name, reached)
+        elif status == _REUSED:
+            raise UnsupportedPickleError(
+                f"{name}: the memo entry stored at byte {reached:,} doesn't have a higher number than those before, "
+                "as every pickler's has",
+                "Export it again with one pickle.dump call.",
+            )
     if registers[_PUTS] and registers[_MEMOIZES]:
         raise UnsupportedPickleError(
             f"{name} mixes numbered (BINPUT) and implicit (MEMOIZE) memo entries, which no pickler does",

@@ -58,15 +58,15 @@ class Templates:
     data : uint8 array
         The pickle.
     tables : Tables
-    fetch_text : callable
-        The text a memo number holds, None when it holds something else.
+    fetch : callable
+        What a memo number holds: text as bytes, a global as (GLOBAL, number), a dtype as (DTYPE, code), None for other things.
     """
 
     def __init__(
-        self, data: NDArray[np.uint8], tables: Tables, fetch_text: Callable[[int], bytes | None]
+        self, data: NDArray[np.uint8], tables: Tables, fetch: Callable[[int], bytes | tuple[int, int] | None]
     ) -> None:
         self._data = data
-        self._fetch_text = fetch_text
+        self._fetch = fetch
         self._tables = tables
         self._of_table: list[list[tuple[bytes, list[_Element], int]]] = []
         self._fruitless: list[int] = []
@@ -148,6 +148,10 @@ class Templates:
                 element = slots[at]
                 elements.append(element)
                 signature.extend(f"S{element.kind},{element.a},{element.b};".encode())
+            elif code in _GETS and (same := self._same(at, after)) is not None:
+                close()
+                elements.append(same)
+                signature.extend(f"S{same.kind},{same.a},{same.b};".encode())
             else:
                 literal.extend(self._data[at:after].tobytes())
                 memos += code == op.MEMOIZE
@@ -156,6 +160,15 @@ class Templates:
         if not elements or elements[0].kind in (machine.P_PUT, machine.P_TEXT):
             raise _NotTraceable
         return elements, memos, bytes(signature)
+
+    def _same(self, at: int, after: int) -> _Element | None:
+        """The element for a memo fetch of something that every record refers to, None to compare the number itself."""
+        held = self._fetch(int.from_bytes(self._data[at + 1 : after].tobytes(), "little"))
+        if isinstance(held, bytes):
+            return _Element(machine.P_SAMETEXT, self._literal(held), len(held))
+        if held is None:
+            return None
+        return _Element(machine.P_SAMEGLOBAL if held[0] == machine.GLOBAL else machine.P_SAMEDTYPE, held[1])
 
     def _literal(self, text: bytes) -> int:
         joined = b"".join(self._literal_parts)
@@ -262,7 +275,8 @@ class Templates:
         if key.kind == "number":
             return int.from_bytes(key.text, "little", signed=True)
         if key.kind == "get":
-            return self._fetch_text(int.from_bytes(key.text, "little"))
+            held = self._fetch(int.from_bytes(key.text, "little"))
+            return held if isinstance(held, bytes) else None
         raise _NotTraceable
 
     def _rebuild(self) -> None:
@@ -276,7 +290,7 @@ class Templates:
                 self._tables.table[table, machine.T_TEMPLATES] = len(known)
             for _, parts, memos in known:
                 rows.append([len(elements), len(elements) + len(parts), memos, 0])
-                elements += [[part.kind, part.a, part.b, 0] for part in parts]
+                elements += [[part.kind, part.a, part.b, -1] for part in parts]
                 for byte in _first_bytes(parts[0], literals):
                     self.first_byte[table, byte] = 1
         self.templates = np.array(rows, np.int64).reshape(-1, machine.TEMPLATE_FIELDS)
