@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import signal
 import sys
 import threading
@@ -92,7 +93,8 @@ def command(
         @functools.wraps(function)
         def run(json: bool, quiet: bool, debug: bool, **options: Any) -> None:
             session = Session(json, quiet, debug)
-            sys.exit(_guarded(session, compiles, lambda: function(session, **options)))
+            code = _guarded(session, compiles, lambda: function(session, **options))
+            click.get_current_context().exit(code)
 
         shown = "\n".join(f"  {example}" for example in examples)
         made = click.command(
@@ -127,8 +129,13 @@ def _guarded(session: Session, compiles: bool, body: Callable[[], Any]) -> int:
             code = body()
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (BrokenPipeError, click.ClickException, click.exceptions.Exit):
+    except (click.ClickException, click.exceptions.Exit):
         raise
+    except BrokenPipeError:
+        # The reader (`head`) has enough. Python flushes stdout once more at exit: let that go nowhere.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except OmstoreError as error:
         if session.debug:
             traceback.print_exc()

@@ -22,7 +22,7 @@ from omstore.convert.resolve import EdgeStream, StateNodes, pack_states
 from omstore.convert.sources import LegacyFile, find_pickles, read_files
 from omstore.errors import BadDataError
 from omstore.format.manifest import Manifest, Source
-from omstore.legacy.fields import Field
+from omstore.legacy.fields import Field, snake_case
 from omstore.memory import DEFAULT_BUDGET
 from omstore.progress import Progress, silent
 from omstore.read.graph import Graph
@@ -166,14 +166,18 @@ def open_export(
         As `omstore.convert.convert`.
     """
     recorded = dict(manifest.options)
+    paths = find_pickles(export)
+    # of one pickle alone, only the fields kept from that one
+    stored = set(manifest.attributes) if "graph" in paths else set()
+    stored |= set(manifest.replay.get("kept", ())) if "replay" in paths else set()
     options = ConvertOptions(
         map=recorded.get("map") or {},
-        keep=tuple(recorded.get("keep") or ()),
+        keep=tuple(name for name in recorded.get("keep") or () if snake_case(name.split(".")[-1]) in stored),
         focal=recorded.get("focal"),
         actions=manifest.num_actions,
         allow_nonfinite=bool(recorded.get("allow_nonfinite")),
     )
-    files = read_files(find_pickles(export), Path(export), scratch, budget // 4, progress or silent())
+    files = read_files(paths, Path(export), scratch, budget // 4, progress or silent())
     with contextlib.ExitStack() as stack:
         for file in files.values():
             stack.callback(file.close)

@@ -333,7 +333,8 @@ class _Verification:
                 problems.add(
                     f"{off_graph:,} transitions are off the graph, the manifest says {replay.off_graph:,}"
                 )
-            return f"{len(replay):,} transitions, each at the nodes of its states"
+            where = "each at the nodes of its states" if graph is not None else "without a graph"
+            return f"{len(replay):,} transitions, {where}"
 
         self._check("replay", body)
 
