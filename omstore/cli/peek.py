@@ -12,7 +12,7 @@ from omstore.cli.mapping_options import mapping_options
 from omstore.cli.output import columns, short_number
 
 if TYPE_CHECKING:
-    from omstore.inspect.peek import ColumnView, PeekReport, TableView
+    from omstore.inspect.peeking import ColumnView, PeekReport, TableView
 
 __all__ = ["peek_command"]
 
@@ -60,7 +60,7 @@ def peek_command(
     to use.
     """
     from omstore.errors import UsageError
-    from omstore.inspect.peek import peek
+    from omstore.inspect.peeking import peek
 
     if file.is_dir():
         wm = file / "wm" if (file / "wm").is_dir() else file

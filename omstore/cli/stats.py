@@ -13,7 +13,7 @@ from omstore.cli.output import bar, columns, percent, short_number, table
 if TYPE_CHECKING:
     from omstore.inspect.coverage import Coverage
     from omstore.inspect.edges import EdgeSummary
-    from omstore.inspect.stats import StatsReport, Unreachable
+    from omstore.inspect.summary import StatsReport, Unreachable
 
 __all__ = ["stats_command"]
 
@@ -36,7 +36,7 @@ def stats_command(session: Session, export: Path, version: str | None, max_ram: 
     replay has seen, and what the store was made from. Reads all rows once, front to back, in bounded memory.
     """
     from omstore.inspect.exports import require_export
-    from omstore.inspect.stats import stats
+    from omstore.inspect.summary import stats
 
     require_export(export, "stats", needs="store")
     report = stats(export, version, max_ram=max_ram, progress=session.progress)

@@ -11,7 +11,7 @@ from omstore.cli.command import Session, command, max_ram_option
 from omstore.cli.output import can_encode
 
 if TYPE_CHECKING:
-    from omstore.inspect.verify import VerifyReport
+    from omstore.inspect.verification import VerifyReport
 
 __all__ = ["verify_command"]
 
@@ -50,7 +50,7 @@ def verify_command(
     equal in everything. Exit code 1 when anything is wrong.
     """
     from omstore.inspect.exports import require_export
-    from omstore.inspect.verify import verify
+    from omstore.inspect.verification import verify
 
     require_export(export, "verify", needs="store")
     source = None
