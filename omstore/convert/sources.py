@@ -15,15 +15,14 @@ from omstore.convert.spool import Spool
 from omstore.errors import ExportNotFoundError
 from omstore.format.manifest import Source
 from omstore.legacy.fields import ArraySource, ColumnRange, ColumnRef, Records
+from omstore.legacy.names import GRAPH_NAME, REPLAY_NAME
 from omstore.legacy.reader import read_pickle
 from omstore.legacy.schema import PickleTree
 from omstore.legacy.source import PickleSource
 from omstore.progress import Progress
 
-__all__ = ["GRAPH_NAME", "REPLAY_NAME", "LegacyFile", "find_pickles", "read_files"]
+__all__ = ["LegacyFile", "find_pickles", "read_files"]
 
-GRAPH_NAME = "env_transition_graph.pkl"
-REPLAY_NAME = "D.pkl"
 _ENDINGS = ("", ".gz", ".zst", ".zstd", ".xz")
 
 

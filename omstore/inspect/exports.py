@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from omstore.convert.sources import GRAPH_NAME, REPLAY_NAME
 from omstore.errors import ExportNotFoundError, OmstoreError, StoreNotFoundError, UsageError
 from omstore.format.manifest import MANIFEST_NAME
+from omstore.legacy.names import GRAPH_NAME, REPLAY_NAME
 from omstore.publish.staging import STORE_NAME
 
 __all__ = ["WM_NAME", "exports_below", "require_export"]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omstore.convert.sources import REPLAY_NAME
 from omstore.errors import BadDataError, ExportNotFoundError, UsageError
 from omstore.inspect.plain import plain
 from omstore.legacy.fields import ArraySource, ColumnRange, ColumnRef, Field, Records, dotted
 from omstore.legacy.mapping import MAP_FIELDS, GraphMapping, ReplayMapping, map_graph, map_replay
+from omstore.legacy.names import REPLAY_NAME
 from omstore.legacy.reader import read_pickle
 from omstore.legacy.schema import ArrayRef, Instance, PickleTree, TableRef, TableSchema
 from omstore.memory import DEFAULT_BUDGET

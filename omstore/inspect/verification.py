@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import as_input, kernel
-from omstore.convert.sources import GRAPH_NAME, REPLAY_NAME
 from omstore.errors import ExportNotFoundError, StoreError, UsageError
 from omstore.format.hot import drop_pages
 from omstore.format.manifest import Manifest, read_manifest
@@ -24,6 +23,7 @@ from omstore.inspect.checks import Check, Problems
 from omstore.inspect.edges import chunk_rows
 from omstore.inspect.exports import WM_NAME, require_export
 from omstore.inspect.plain import plain
+from omstore.legacy.names import GRAPH_NAME, REPLAY_NAME
 from omstore.memory import DEFAULT_BUDGET
 from omstore.progress import Progress, silent
 from omstore.publish.versions import resolve

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 __all__ = [
     "EDGE_ROLES",
     "EDGE_TABLES",
+    "GRAPH_NAME",
     "ID_NAMES",
     "NODE_TABLES",
+    "REPLAY_NAME",
     "REPLAY_ROLES",
     "REPLAY_TABLES",
     "RING_POSITIONS",
@@ -16,6 +18,12 @@ __all__ = [
     "STATE_NAMES",
     "plays_a_part",
 ]
+
+
+GRAPH_NAME = "env_transition_graph.pkl"
+"""File of an export's transition graph, in ``wm/``."""
+REPLAY_NAME = "D.pkl"
+"""File of an export's replay, in ``wm/``."""
 
 
 def _words(text: str) -> Sequence[str]:
