@@ -1220,16 +1220,12 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                 for t in range(tables[context, T_TEMPLATE], tables[context, T_TEMPLATE] + tables[context, T_TEMPLATES]):
                     if counter + templates[t, TP_MEMOS] > fetched_next:
                         continue
-                    # Pending rows read without a template come first; they are converted below, then this runs again.
-                    if matched == 0 and in_list and sp > base and stack_tag[sp - 1] != ROWS:
-                        after = _match(data, at, templates[t, TP_FIRST], templates[t, TP_LAST], elements, literals, memo_id, memo_tag, memo, counter, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, context, row, registers)
-                        if after >= 0:
-                            wait = True
-                            break
-                        continue
                     after = _match(data, at, templates[t, TP_FIRST], templates[t, TP_LAST], elements, literals, memo_id, memo_tag, memo, counter, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, context, row + matched, registers)
                     if after >= 0:
-                        counter += templates[t, TP_MEMOS]
+                        # Pending rows read without a template come first: they are converted below, then this runs again.
+                        wait = matched == 0 and in_list and sp > base and stack_tag[sp - 1] != ROWS
+                        if not wait:
+                            counter += templates[t, TP_MEMOS]
                         break
                 if after < 0 or wait:
                     break
