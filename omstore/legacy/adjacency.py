@@ -34,7 +34,9 @@ class Adjacency:
     lists: list[int]
 
 
-def find_adjacency(heap: Heap, items: list[tuple[int, int]], pending: list[tuple[int, int]]) -> Adjacency | None:
+def find_adjacency(
+    heap: Heap, items: list[tuple[int, int]], pending: list[tuple[int, int]]
+) -> Adjacency | None:
     """Say whether a dict is an adjacency.
 
     Parameters

@@ -54,7 +54,19 @@ _OPAQUE: Final = {
     ("__builtin__", "slice"), ("__builtin__", "complex"), ("__builtin__", "xrange"),
 }  # fmt: skip
 
-_NO_CLASSES: Final = {"posix", "nt", "torch", "numpy", "pandas", "scipy", "__builtin__", "copy_reg", "joblib", "dill", "cloudpickle"}
+_NO_CLASSES: Final = {
+    "posix",
+    "nt",
+    "torch",
+    "numpy",
+    "pandas",
+    "scipy",
+    "__builtin__",
+    "copy_reg",
+    "joblib",
+    "dill",
+    "cloudpickle",
+}
 
 
 def global_kind(module: str, name: str) -> int:

@@ -24,7 +24,7 @@ A container's table is 0 (none), t + 1, or -1 (looked at, stays on the heap).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -139,7 +139,9 @@ N_CHILDREN: Final = 5
 N_KEYKIND: Final = 6  # how the parent finds this child: 0 text, 1 int
 N_KEY: Final = 7  # offset of the text in `key_pool`, or the int
 N_KEYLEN: Final = 8
-N_KEYPOS: Final = 9  # file offset of the key text seen last: a memoised key is recognised without comparing it
+N_KEYPOS: Final = (
+    9  # file offset of the key text seen last: a memoised key is recognised without comparing it
+)
 N_NDIM: Final = 10
 N_DIM0: Final = 11
 N_MODE: Final = 15
@@ -216,13 +218,80 @@ C_ROWS: Final = 5
 C_MADE: Final = 6  # file offset of the opcode that made it
 
 
-@kernel
-def _u32(data, at):  # type: ignore[no-untyped-def]
-    return np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16 | np.int64(data[at + 3]) << 24
+class Stacks(NamedTuple):
+    """The value stack: tags, payloads, and how many rows a ROWS value stands for."""
+
+    tag: Any
+    value: Any
+    count: Any
+
+
+class Marks(NamedTuple):
+    """The open marks: stack height, heap top, the table whose records may follow, the table a huge tuple's items go to, offset."""
+
+    height: Any
+    heap: Any
+    table: Any
+    over: Any
+    at: Any
+
+
+class Memory(NamedTuple):
+    """The heap."""
+
+    tag: Any
+    value: Any
+
+
+class Memos(NamedTuple):
+    """The memo entries that are ever fetched: numbers (ascending), offset of the last fetch, what they hold now."""
+
+    number: Any
+    last: Any
+    tag: Any
+    value: Any
+
+
+class Names(NamedTuple):
+    """The globals seen: ``G_`` codes, and their modules and names as spans (offset, length, offset, length) of a text."""
+
+    kind: Any
+    text: Any
+    span: Any
+
+
+class Schema(NamedTuple):
+    """Tables, schema nodes, the texts of keys, the row buffers (one memory, as int64 and as bytes), and a work stack."""
+
+    tables: Any
+    nodes: Any
+    key_pool: Any
+    buffer: Any
+    buffer8: Any
+    work: Any
+
+
+class TemplateArrays(NamedTuple):
+    """Templates, their elements, literal bytes, and by table the bytes a template may begin with."""
+
+    templates: Any
+    elements: Any
+    literals: Any
+    first_byte: Any
 
 
 @kernel
-def _u64(data, at):  # type: ignore[no-untyped-def]
+def _u32(data: Any, at: Any) -> Any:
+    return (
+        np.int64(data[at])
+        | np.int64(data[at + 1]) << 8
+        | np.int64(data[at + 2]) << 16
+        | np.int64(data[at + 3]) << 24
+    )
+
+
+@kernel
+def _u64(data: Any, at: Any) -> Any:
     value = np.int64(0)
     for i in range(8):
         value |= np.int64(data[at + i]) << (8 * i)
@@ -230,7 +299,7 @@ def _u64(data, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _span(data, at):  # type: ignore[no-untyped-def]
+def _span(data: Any, at: Any) -> Any:
     """Start and length of the text or bytes whose opcode is at `at`."""
     op = data[at]
     if op == 0x8C or op == 0x43:
@@ -241,7 +310,7 @@ def _span(data, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _long(data, at, length):  # type: ignore[no-untyped-def]
+def _long(data: Any, at: Any, length: Any) -> Any:
     """Little-endian two's complement of up to 8 bytes."""
     value = np.int64(0)
     for i in range(length):
@@ -252,7 +321,7 @@ def _long(data, at, length):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _binfloat(data, at):  # type: ignore[no-untyped-def]
+def _binfloat(data: Any, at: Any) -> Any:
     """The bits of the big-endian float64 at `at`."""
     bits = np.int64(0)
     for i in range(8):
@@ -261,7 +330,7 @@ def _binfloat(data, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _same_text(data, at, length, pool, offset):  # type: ignore[no-untyped-def]
+def _same_text(data: Any, at: Any, length: Any, pool: Any, offset: Any) -> Any:
     for i in range(length):
         if data[at + i] != pool[offset + i]:
             return False
@@ -269,7 +338,7 @@ def _same_text(data, at, length, pool, offset):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _latin1(data, at, length, out, offset, room):  # type: ignore[no-untyped-def]
+def _latin1(data: Any, at: Any, length: Any, out: Any, offset: Any, room: Any) -> Any:
     """Decode UTF-8 text of code points below 256 into bytes; their number, or -1 if it isn't such text or doesn't fit."""
     i = np.int64(0)
     n = np.int64(0)
@@ -291,7 +360,7 @@ def _latin1(data, at, length, out, offset, room):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _copy_data(data, tag, value, size, out, offset):  # type: ignore[no-untyped-def]
+def _copy_data(data: Any, tag: Any, value: Any, size: Any, out: Any, offset: Any) -> Any:
     """Copy `size` raw bytes of a bytes-like value; False when it has another length."""
     if tag == BYTES:
         start, length = _span(data, value)
@@ -311,7 +380,9 @@ def _copy_data(data, tag, value, size, out, offset):  # type: ignore[no-untyped-
 
 
 @kernel
-def _find_key(data, heap_tag, heap, dictionary, position, nodes, key_pool, node):  # type: ignore[no-untyped-def]
+def _find_key(
+    data: Any, heap_tag: Any, heap: Any, dictionary: Any, position: Any, nodes: Any, key_pool: Any, node: Any
+) -> Any:
     """Heap slot of the value under a schema node's key, tried at `position` first; -1 when absent."""
     chunk = heap[dictionary + C_FIRST]
     count = heap[chunk] if chunk >= 0 else np.int64(0)
@@ -331,7 +402,9 @@ def _find_key(data, heap_tag, heap, dictionary, position, nodes, key_pool, node)
             if want_text:
                 if heap_tag[slot] == TEXT:
                     start, length = _span(data, heap[slot])
-                    if length == nodes[node, N_KEYLEN] and _same_text(data, start, length, key_pool, nodes[node, N_KEY]):
+                    if length == nodes[node, N_KEYLEN] and _same_text(
+                        data, start, length, key_pool, nodes[node, N_KEY]
+                    ):
                         nodes[node, N_KEYPOS] = heap[slot]
                         return slot + 1
             elif heap_tag[slot] == INT and heap[slot] == nodes[node, N_KEY]:
@@ -341,7 +414,7 @@ def _find_key(data, heap_tag, heap, dictionary, position, nodes, key_pool, node)
 
 
 @kernel
-def _number_bits(tag, value, kind):  # type: ignore[no-untyped-def]
+def _number_bits(tag: Any, value: Any, kind: Any) -> Any:
     """(fits, bits) of a number for a column of the kind; bool < int < float widen."""
     if kind == K_FLOAT:
         if tag == FLOAT:
@@ -356,8 +429,20 @@ def _number_bits(tag, value, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, node0, tag0, value0, row, registers):  # type: ignore[no-untyped-def]
+def _convert(
+    data: Any,
+    memory: Memory,
+    schema: Schema,
+    table: Any,
+    node0: Any,
+    tag0: Any,
+    value0: Any,
+    row: Any,
+    registers: Any,
+) -> Any:
     """Write one value into row `row` of a table's buffers, as its schema says; False (and R_NODE...) when it doesn't fit."""
+    heap_tag, heap = memory
+    tables, nodes, key_pool, buffer, buffer8, work = schema
     scalars = tables[table, T_SCALARS]
     cap = tables[table, T_CAP]
     vectors = tables[table, T_VECTORS] + row * tables[table, T_ROWBYTES]
@@ -386,11 +471,22 @@ def _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, wor
                 ndim = heap[shape]
                 fits = ndim == nodes[node, N_NDIM] and (ndim < 2 or heap[value + 2] == 0)
                 for i in range(ndim):
-                    if not fits or heap_tag[shape + 1 + i] != INT or heap[shape + 1 + i] != nodes[node, N_DIM0 + i]:
+                    if (
+                        not fits
+                        or heap_tag[shape + 1 + i] != INT
+                        or heap[shape + 1 + i] != nodes[node, N_DIM0 + i]
+                    ):
                         fits = False
                         break
                 if fits:
-                    fits = _copy_data(data, heap_tag[value + 3], heap[value + 3], nodes[node, N_SIZE], buffer8, vectors + nodes[node, N_COLUMN])
+                    fits = _copy_data(
+                        data,
+                        heap_tag[value + 3],
+                        heap[value + 3],
+                        nodes[node, N_SIZE],
+                        buffer8,
+                        vectors + nodes[node, N_COLUMN],
+                    )
         elif kind == K_BYTES:
             fits = _copy_data(data, tag, value, nodes[node, N_SIZE], buffer8, vectors + nodes[node, N_COLUMN])
         elif kind == K_INTS or kind == K_FLOATS:
@@ -525,7 +621,7 @@ def _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, wor
 
 
 @kernel
-def _is_record(heap_tag, heap, tables, table, tag, value):  # type: ignore[no-untyped-def]
+def _is_record(heap_tag: Any, heap: Any, tables: Any, table: Any, tag: Any, value: Any) -> Any:
     """Whether a value looks like a record of a table: same tag, and same class or length."""
     if tag != tables[table, T_TAG]:
         return False
@@ -539,11 +635,23 @@ def _is_record(heap_tag, heap, tables, table, tag, value):  # type: ignore[no-un
 
 
 @kernel
-def convert_items(data, tags, values, start, count, step, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, registers):  # type: ignore[no-untyped-def]
+def convert_items(
+    data: Any,
+    tags: Any,
+    values: Any,
+    start: Any,
+    count: Any,
+    step: Any,
+    memory: Memory,
+    schema: Schema,
+    table: Any,
+    registers: Any,
+) -> Any:
     """Convert items start.. (pairs of key and value when `step` is 2) to rows; how many items were done.
 
     Fewer than `count` means: the buffer is full (R_NODE = -1), or the next item doesn't fit (R_NODE).
     """
+    tables, nodes = schema.tables, schema.nodes
     row = tables[table, T_ROWS]
     cap = tables[table, T_CAP]
     root = tables[table, T_ROOT]
@@ -559,11 +667,15 @@ def convert_items(data, tags, values, start, count, step, heap_tag, heap, tables
             continue
         if step == 2:
             first = nodes[root, N_CHILD]
-            if not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, first, np.int64(tags[at]), values[at], row, registers):
+            if not _convert(
+                data, memory, schema, table, first, np.int64(tags[at]), values[at], row, registers
+            ):
                 break
-            if not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, first + 1, np.int64(tags[at + 1]), values[at + 1], row, registers):
+            if not _convert(
+                data, memory, schema, table, first + 1, np.int64(tags[at + 1]), values[at + 1], row, registers
+            ):
                 break
-        elif not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, root, np.int64(tags[at]), values[at], row, registers):
+        elif not _convert(data, memory, schema, table, root, np.int64(tags[at]), values[at], row, registers):
             break
         row += 1
         done += step
@@ -573,11 +685,24 @@ def convert_items(data, tags, values, start, count, step, heap_tag, heap, tables
 
 
 @kernel
-def convert_links(data, tags, values, start, count, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, progress, registers):  # type: ignore[no-untyped-def]
+def convert_links(
+    data: Any,
+    tags: Any,
+    values: Any,
+    start: Any,
+    count: Any,
+    memory: Memory,
+    schema: Schema,
+    table: Any,
+    progress: Any,
+    registers: Any,
+) -> Any:
     """Convert pairs (key, list of rows) or (key, {key2: list of rows}) of an adjacency to link rows.
 
     Returns the number of stack items done; `progress[0]` counts the inner entries done of the pair it stopped in.
     """
+    heap_tag, heap = memory
+    tables, nodes, buffer = schema.tables, schema.nodes, schema.buffer
     cap = tables[table, T_CAP]
     root = tables[table, T_ROOT]
     level = tables[table, T_LINK]
@@ -623,9 +748,21 @@ def convert_links(data, tags, values, start, count, heap_tag, heap, tables, node
                 else:
                     registers[R_NODE] = -2
                     return done
-                if not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, first, np.int64(tags[at]), values[at], row, registers):
+                if not _convert(
+                    data, memory, schema, table, first, np.int64(tags[at]), values[at], row, registers
+                ):
                     return done
-                if level == 2 and not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, first + 1, np.int64(heap_tag[chunk + 2 + inside]), heap[chunk + 2 + inside], row, registers):
+                if level == 2 and not _convert(
+                    data,
+                    memory,
+                    schema,
+                    table,
+                    first + 1,
+                    np.int64(heap_tag[chunk + 2 + inside]),
+                    heap[chunk + 2 + inside],
+                    row,
+                    registers,
+                ):
                     return done
                 buffer[scalars + column * cap + row] = head
                 buffer[scalars + (column + 1) * cap + row] = rows
@@ -639,7 +776,7 @@ def convert_links(data, tags, values, start, count, heap_tag, heap, tables, node
 
 
 @kernel
-def _memo_slot(memo_id, number):  # type: ignore[no-untyped-def]
+def _memo_slot(memo_id: Any, number: Any) -> Any:
     """Position of a memo number among those that are fetched, -1 when it never is."""
     low = np.int64(0)
     high = np.int64(memo_id.size)
@@ -655,8 +792,25 @@ def _memo_slot(memo_id, number):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _match(data, pc0, first, last, elements, literals, memo_id, memo_tag, memo, memo_count, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, row, registers):  # type: ignore[no-untyped-def]
+def _match(
+    data: Any,
+    pc0: Any,
+    first: Any,
+    last: Any,
+    templates: TemplateArrays,
+    memos: Memos,
+    memo_count: Any,
+    memory: Memory,
+    schema: Schema,
+    table: Any,
+    row: Any,
+    registers: Any,
+) -> Any:
     """Read one record by a template: the offset behind it, or -1 when the bytes differ anywhere."""
+    elements, literals = templates.elements, templates.literals
+    memo_id, memo_tag, memo = memos.number, memos.tag, memos.value
+    heap_tag, heap = memory
+    tables, _nodes, _key_pool, buffer, buffer8, _work = schema
     pc = pc0
     size = np.int64(data.size)
     scalars = tables[table, T_SCALARS]
@@ -748,7 +902,9 @@ def _match(data, pc0, first, last, elements, literals, memo_id, memo_tag, memo, 
             slot = _memo_slot(memo_id, number)
             if slot < 0 or memo_tag[slot] == 0:
                 return np.int64(-1)
-            if not _convert(data, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, a, np.int64(memo_tag[slot]), memo[slot], row, registers):
+            if not _convert(
+                data, memory, schema, table, a, np.int64(memo_tag[slot]), memo[slot], row, registers
+            ):
                 return np.int64(-1)
             pc = after
         elif kind >= P_SAMETEXT:
@@ -797,7 +953,7 @@ def _match(data, pc0, first, last, elements, literals, memo_id, memo_tag, memo, 
 
 
 @kernel
-def _dtype_code(data, at, length):  # type: ignore[no-untyped-def]
+def _dtype_code(data: Any, at: Any, length: Any) -> Any:
     """Code of a dtype's text such as f8, (kind << 8 | item size) << 1; 0 when it isn't one of a plain number."""
     if length < 2 or length > 3:
         return np.int64(0)
@@ -817,7 +973,7 @@ def _dtype_code(data, at, length):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _half(bits):  # type: ignore[no-untyped-def]
+def _half(bits: Any) -> Any:
     """The float64 value of an IEEE half."""
     sign = -1.0 if bits & 0x8000 else 1.0
     exponent = (bits >> 10) & 0x1F
@@ -830,7 +986,7 @@ def _half(bits):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _scalar(code, scratch):  # type: ignore[no-untyped-def]
+def _scalar(code: Any, scratch: Any) -> Any:
     """(tag, payload) of the numpy scalar whose raw bytes are in `scratch`; tag -1 when it doesn't fit 64 bits."""
     size = (code >> 1) & 0xFF
     kind = (code >> 9) & 0xFF
@@ -856,7 +1012,7 @@ def _scalar(code, scratch):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _storage(data, at, operand):  # type: ignore[no-untyped-def]
+def _storage(data: Any, at: Any, operand: Any) -> Any:
     """(dtype code, file offset of the data, elements) of a torch storage saved in the legacy (non-zip) format; code 0 if it isn't.
 
     The format (torch/serialization.py, _legacy_save): five pickles (magic, protocol, system, storage, keys), then for the
@@ -930,7 +1086,7 @@ def _storage(data, at, operand):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _new_container(heap_tag, heap, top):  # type: ignore[no-untyped-def]
+def _new_container(heap_tag: Any, heap: Any, top: Any) -> Any:
     for i in range(CONTAINER_SLOTS):
         heap_tag[top + i] = RAW
         heap[top + i] = 0
@@ -940,7 +1096,9 @@ def _new_container(heap_tag, heap, top):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _add_chunk(heap_tag, heap, top, container, tags, values, start, count):  # type: ignore[no-untyped-def]
+def _add_chunk(
+    heap_tag: Any, heap: Any, top: Any, container: Any, tags: Any, values: Any, start: Any, count: Any
+) -> Any:
     """Append `count` values to a container as a new chunk."""
     heap_tag[top] = RAW
     heap[top] = count
@@ -962,7 +1120,7 @@ def _add_chunk(heap_tag, heap, top, container, tags, values, start, count):  # t
 
 
 @kernel
-def _evacuate(old_tag, old, new_tag, new, top, tag, address):  # type: ignore[no-untyped-def]
+def _evacuate(old_tag: Any, old: Any, new_tag: Any, new: Any, top: Any, tag: Any, address: Any) -> Any:
     """Copy one object to the new heap unless it's there already; (its new address, the new top)."""
     if old_tag[address] == FORWARD:
         return old[address], top
@@ -987,7 +1145,17 @@ def _evacuate(old_tag, old, new_tag, new, top, tag, address):  # type: ignore[no
 
 
 @kernel
-def collect(old_tag, old, new_tag, new, stack_tag, stack, registers, memo_tag, memo):  # type: ignore[no-untyped-def]
+def collect(
+    old_tag: Any,
+    old: Any,
+    new_tag: Any,
+    new: Any,
+    stack_tag: Any,
+    stack: Any,
+    registers: Any,
+    memo_tag: Any,
+    memo: Any,
+) -> Any:
     """Copy what the stack and the memo reach to a new heap (Cheney 1970)."""
     top = np.int64(0)
     for i in range(registers[R_SP]):
@@ -1006,7 +1174,18 @@ def collect(old_tag, old, new_tag, new, stack_tag, stack, registers, memo_tag, m
 
 
 @kernel
-def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc, scratch):  # type: ignore[no-untyped-def]
+def _reduce(
+    data: Any,
+    operand: Any,
+    heap_tag: Any,
+    heap: Any,
+    top: Any,
+    name: Any,
+    global_kind: Any,
+    arguments: Any,
+    pc: Any,
+    scratch: Any,
+) -> Any:
     """What REDUCE of a known global gives: (error, tag, payload, new heap top). Nothing is called."""
     kind = global_kind[name]
     count = heap[arguments]
@@ -1019,7 +1198,13 @@ def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc
             heap[top + i] = 0
         heap_tag[top + 3] = NONE
         if kind == G_FROMBUFFER:
-            if count < 4 or heap_tag[first] != BYTES or heap_tag[first + 1] != DTYPE or heap_tag[first + 2] != TUPLE or heap_tag[first + 3] != TEXT:
+            if (
+                count < 4
+                or heap_tag[first] != BYTES
+                or heap_tag[first + 1] != DTYPE
+                or heap_tag[first + 2] != TUPLE
+                or heap_tag[first + 3] != TEXT
+            ):
                 return np.int64(E_TYPE), np.int64(0), np.int64(0), top
             heap[top] = heap[heap[first + 1]]
             heap_tag[top + 1] = TUPLE
@@ -1035,7 +1220,9 @@ def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc
         if count != 2 or heap_tag[first] != DTYPE:
             return np.int64(E_TYPE), np.int64(0), np.int64(0), top
         code = heap[heap[first]]
-        if code == 0 or not _copy_data(data, heap_tag[first + 1], heap[first + 1], (code >> 1) & 0xFF, scratch, 0):
+        if code == 0 or not _copy_data(
+            data, heap_tag[first + 1], heap[first + 1], (code >> 1) & 0xFF, scratch, 0
+        ):
             return np.int64(E_DTYPE), np.int64(0), np.int64(0), top
         result_tag, result = _scalar(code, scratch)
         if result_tag < 0:
@@ -1068,17 +1255,28 @@ def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc
         else:
             return np.int64(E_TYPE), np.int64(0), np.int64(0), top
     elif kind == G_DICT or kind == G_LIST or kind == G_SET or kind == G_DEQUE or kind == G_TUPLE:
-        result_tag = np.int64(DICT if kind == G_DICT else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE)))
+        result_tag = np.int64(
+            DICT if kind == G_DICT else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE))
+        )
         if kind == G_TUPLE:
             result_tag = np.int64(TUPLE)
         given = np.int64(-1)
-        if kind != G_DICT and count >= 1 and (heap_tag[first] == LIST or (heap_tag[first] == TUPLE and (heap[heap[first]] > 0 or kind == G_TUPLE))):
+        if (
+            kind != G_DICT
+            and count >= 1
+            and (
+                heap_tag[first] == LIST
+                or (heap_tag[first] == TUPLE and (heap[heap[first]] > 0 or kind == G_TUPLE))
+            )
+        ):
             given = first
         if given >= 0 and heap_tag[given] == result_tag:
             result = heap[given]
         elif given >= 0 and heap_tag[given] == LIST and result_tag != TUPLE:
             result = heap[given]  # set([..]), deque([..]): the list's own storage serves
-        elif given >= 0 or (kind == G_DICT and count >= 1 and heap_tag[first] != GLOBAL and heap_tag[first] != NONE):
+        elif given >= 0 or (
+            kind == G_DICT and count >= 1 and heap_tag[first] != GLOBAL and heap_tag[first] != NONE
+        ):
             return np.int64(E_CALL), np.int64(0), np.int64(0), top
         else:
             result = top
@@ -1116,7 +1314,13 @@ def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc
         result_tag = np.int64(STORAGE)
         result = heap[first]
     elif kind == G_TENSOR:
-        if count < 4 or heap_tag[first] != STORAGE or heap_tag[first + 1] != INT or heap_tag[first + 2] != TUPLE or heap_tag[first + 3] != TUPLE:
+        if (
+            count < 4
+            or heap_tag[first] != STORAGE
+            or heap_tag[first + 1] != INT
+            or heap_tag[first + 2] != TUPLE
+            or heap_tag[first + 3] != TUPLE
+        ):
             return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
         code, start, length = _storage(data, heap[first], operand)
         shape = heap[first + 2]
@@ -1127,7 +1331,12 @@ def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc
         if good:
             for i in range(ndim - 1, -1, -1):
                 extent = heap[shape + 1 + i]
-                if heap_tag[shape + 1 + i] != INT or extent < 0 or extent > length or (extent > 1 and heap[stride + 1 + i] != elements_wanted):
+                if (
+                    heap_tag[shape + 1 + i] != INT
+                    or extent < 0
+                    or extent > length
+                    or (extent > 1 and heap[stride + 1 + i] != elements_wanted)
+                ):
                     good = False
                     break
                 elements_wanted *= extent
@@ -1158,17 +1367,45 @@ def _reduce(data, operand, heap_tag, heap, top, name, global_kind, arguments, pc
 
 
 @kernel
-def _find_global(data, global_text, global_span, start1, length1, start2, length2):  # type: ignore[no-untyped-def]
+def _find_global(
+    data: Any, global_text: Any, global_span: Any, start1: Any, length1: Any, start2: Any, length2: Any
+) -> Any:
     """Number of the global with this module and name, -1 when it wasn't seen before."""
     for g in range(global_span.shape[0]):
-        if global_span[g, 1] == length1 and global_span[g, 3] == length2 and _same_text(data, start1, length1, global_text, global_span[g, 0]) and _same_text(data, start2, length2, global_text, global_span[g, 2]):
+        if (
+            global_span[g, 1] == length1
+            and global_span[g, 3] == length2
+            and _same_text(data, start1, length1, global_text, global_span[g, 0])
+            and _same_text(data, start2, length2, global_text, global_span[g, 2])
+        ):
             return np.int64(g)
     return np.int64(-1)
 
 
 @kernel
-def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp, mark_heap, mark_table, mark_over, mark_pc, heap_tag, heap, memo_id, memo_last, memo_tag, memo, global_kind, global_text, global_span, tables, nodes, key_pool, buffer, buffer8, work, templates, elements, literals, first_byte, scratch, link_progress):  # type: ignore[no-untyped-def]
+def run(
+    data: Any,
+    limit: Any,
+    operand: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks_: Marks,
+    memory: Memory,
+    memos: Memos,
+    names: Names,
+    schema: Schema,
+    templates_: TemplateArrays,
+    scratch: Any,
+    link_progress: Any,
+) -> Any:
     """Run opcodes until one of the events; the registers say where and why."""
+    stack_tag, stack, stack_count = stacks
+    mark_sp, mark_heap, mark_table, mark_over, mark_pc = marks_
+    heap_tag, heap = memory
+    memo_id, memo_last, memo_tag, memo = memos
+    global_kind, global_text, global_span = names
+    tables = schema.tables
+    templates, first_byte = templates_.templates, templates_.first_byte
     pc = registers[R_PC]
     sp = registers[R_SP]
     marks = registers[R_MARKS]
@@ -1217,10 +1454,25 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
             at = pc
             while row + matched < cap and at < limit:
                 after = np.int64(-1)
-                for t in range(tables[context, T_TEMPLATE], tables[context, T_TEMPLATE] + tables[context, T_TEMPLATES]):
+                for t in range(
+                    tables[context, T_TEMPLATE], tables[context, T_TEMPLATE] + tables[context, T_TEMPLATES]
+                ):
                     if counter + templates[t, TP_MEMOS] > fetched_next:
                         continue
-                    after = _match(data, at, templates[t, TP_FIRST], templates[t, TP_LAST], elements, literals, memo_id, memo_tag, memo, counter, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, context, row + matched, registers)
+                    after = _match(
+                        data,
+                        at,
+                        templates[t, TP_FIRST],
+                        templates[t, TP_LAST],
+                        templates_,
+                        memos,
+                        counter,
+                        memory,
+                        schema,
+                        context,
+                        row + matched,
+                        registers,
+                    )
                     if after >= 0:
                         # Pending rows read without a template come first: they are converted below, then this runs again.
                         wait = matched == 0 and in_list and sp > base and stack_tag[sp - 1] != ROWS
@@ -1238,7 +1490,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                 while start > base and stack_tag[start - 1] != ROWS:
                     start -= 1
                 head = tables[context, T_FLUSHED] + row
-                done = convert_items(data, stack_tag, stack, start, sp - start, 1, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, context, registers)
+                done = convert_items(
+                    data, stack_tag, stack, start, sp - start, 1, memory, schema, context, registers
+                )
                 if done > 0:
                     if start > base:
                         stack_count[start - 1] += done
@@ -1281,10 +1535,14 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                 table = mark_over[marks - 1] - 1
                 start = base + 1 if stack_tag[base] == ROWS else base
                 count = np.int64(0)
-                while start + count < sp - 256 and _is_record(heap_tag, heap, tables, table, stack_tag[start + count], stack[start + count]):
+                while start + count < sp - 256 and _is_record(
+                    heap_tag, heap, tables, table, stack_tag[start + count], stack[start + count]
+                ):
                     count += 1
                 head = tables[table, T_FLUSHED] + tables[table, T_ROWS]
-                done = convert_items(data, stack_tag, stack, start, count, 1, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, registers)
+                done = convert_items(
+                    data, stack_tag, stack, start, count, 1, memory, schema, table, registers
+                )
                 if done > 0:
                     if start > base:
                         stack_count[base] += done
@@ -1395,7 +1653,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
             stack_tag[sp] = TEXT
             stack[sp] = pc
             sp += 1
-        elif op == 0x43 or op == 0x42 or op == 0x8E or op == 0x96:  # SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8
+        elif (
+            op == 0x43 or op == 0x42 or op == 0x8E or op == 0x96
+        ):  # SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8
             stack_tag[sp] = BYTES
             stack[sp] = pc
             sp += 1
@@ -1428,7 +1688,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                 stack_tag[sp] = INT
                 stack[sp] = _long(data, start, length)
             sp += 1
-        elif op == 0x85 or op == 0x86 or op == 0x87 or op == 0x29 or op == 0x74:  # TUPLE1..3, EMPTY_TUPLE, TUPLE
+        elif (
+            op == 0x85 or op == 0x86 or op == 0x87 or op == 0x29 or op == 0x74
+        ):  # TUPLE1..3, EMPTY_TUPLE, TUPLE
             if op == 0x74:
                 if marks == 0:
                     error = E_MARK
@@ -1448,7 +1710,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                 # A tuple so long that its items have become rows: what's left of it becomes rows too.
                 table = mark_over[marks - 1] - 1
                 kept = 1 if stack_tag[base] == ROWS else 0
-                done = convert_items(data, stack_tag, stack, base + kept, count - kept, 1, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, registers)
+                done = convert_items(
+                    data, stack_tag, stack, base + kept, count - kept, 1, memory, schema, table, registers
+                )
                 if done < count - kept:
                     if done > 0 and kept > 0:
                         stack_count[base] += done
@@ -1517,13 +1781,14 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
             if table < 0 and loose >= 0 and tag == LIST and count > 0:
                 table = loose
                 for i in range(start, sp):
-                    if stack_tag[i] != ROWS and not _is_record(heap_tag, heap, tables, loose, stack_tag[i], stack[i]):
+                    if stack_tag[i] != ROWS and not _is_record(
+                        heap_tag, heap, tables, loose, stack_tag[i], stack[i]
+                    ):
                         table = np.int64(-1)
                         break
             if table >= 0:
                 # Rows read by templates come first on the stack; the rest is converted now.
                 i = start + registers[R_PROGRESS]
-                added = np.int64(0)
                 stuck = False
                 while i < sp:
                     head = tables[table, T_FLUSHED] + tables[table, T_ROWS]
@@ -1535,7 +1800,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                         run_end = i
                         while run_end < sp and stack_tag[run_end] != ROWS:
                             run_end += 1
-                        done = convert_items(data, stack_tag, stack, i, run_end - i, 1, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, registers)
+                        done = convert_items(
+                            data, stack_tag, stack, i, run_end - i, 1, memory, schema, table, registers
+                        )
                         i += done
                         stuck = i < run_end
                     if heap[address + C_ROWS] == 0:
@@ -1550,10 +1817,16 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                     event = EV_FLUSH if registers[R_NODE] < 0 else EV_MISFIT
                     break
                 registers[R_PROGRESS] = 0
-                if tables[table, T_LEARN] != 0 and tables[table, T_GENERAL] >= LEARN and (op != 0x61 or heap[address + C_COUNT] == 1):
+                if (
+                    tables[table, T_LEARN] != 0
+                    and tables[table, T_GENERAL] >= LEARN
+                    and (op != 0x61 or heap[address + C_COUNT] == 1)
+                ):
                     learn = table
                     registers[R_TABLE] = table
-                    registers[R_ADDRESS] = mark_pc[marks - 1] + 1 if op != 0x61 else heap[address + C_MADE] + 1
+                    registers[R_ADDRESS] = (
+                        mark_pc[marks - 1] + 1 if op != 0x61 else heap[address + C_MADE] + 1
+                    )
                     registers[R_VALUE] = pc
                 elif op != 0x61:
                     tables[table, T_GENERAL] = 0
@@ -1607,9 +1880,13 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
             if table >= 0:
                 i = start + registers[R_PROGRESS]
                 if tables[table, T_LINK] > 0:
-                    done = convert_links(data, stack_tag, stack, i, sp - i, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, link_progress, registers)
+                    done = convert_links(
+                        data, stack_tag, stack, i, sp - i, memory, schema, table, link_progress, registers
+                    )
                 else:
-                    done = convert_items(data, stack_tag, stack, i, sp - i, 2, heap_tag, heap, tables, nodes, key_pool, buffer, buffer8, work, table, registers)
+                    done = convert_items(
+                        data, stack_tag, stack, i, sp - i, 2, memory, schema, table, registers
+                    )
                 heap[address + C_COUNT] += done // 2
                 heap[address + C_ROWS] += done // 2
                 if i + done < sp:
@@ -1666,7 +1943,11 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                 top += 3
             elif kind == G_DICT or kind == G_LIST or kind == G_SET or kind == G_DEQUE:
                 # A plain standard container made by its class's __new__: filled by the opcodes that follow.
-                stack_tag[start] = DICT if kind == G_DICT else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE))
+                stack_tag[start] = (
+                    DICT
+                    if kind == G_DICT
+                    else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE))
+                )
                 stack[start] = top
                 top = _new_container(heap_tag, heap, top)
             else:
@@ -1689,7 +1970,12 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
                     error = E_TYPE
                     break
             elif tag == ARRAY:
-                if state_tag != TUPLE or heap[state] != 5 or heap_tag[state + 2] != TUPLE or heap_tag[state + 3] != DTYPE:
+                if (
+                    state_tag != TUPLE
+                    or heap[state] != 5
+                    or heap_tag[state + 2] != TUPLE
+                    or heap_tag[state + 3] != DTYPE
+                ):
                     error = E_TYPE
                     break
                 data_tag = heap_tag[state + 5]
@@ -1720,7 +2006,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
             if stack_tag[sp - 2] != GLOBAL or stack_tag[sp - 1] != TUPLE:
                 error = E_TYPE
                 break
-            error, result_tag, result, top = _reduce(data, operand, heap_tag, heap, top, stack[sp - 2], global_kind, stack[sp - 1], pc, scratch)
+            error, result_tag, result, top = _reduce(
+                data, operand, heap_tag, heap, top, stack[sp - 2], global_kind, stack[sp - 1], pc, scratch
+            )
             if error != 0:
                 registers[R_VALUE] = stack[sp - 2]
                 break
@@ -1762,7 +2050,9 @@ def run(data, limit, operand, registers, stack_tag, stack, stack_count, mark_sp,
             stack_tag[sp] = GLOBAL
             stack[sp] = found
             sp += 1
-        elif op == 0x6C or op == 0x64 or op == 0x91:  # LIST, DICT, FROZENSET: made from the items above the mark
+        elif (
+            op == 0x6C or op == 0x64 or op == 0x91
+        ):  # LIST, DICT, FROZENSET: made from the items above the mark
             if marks == 0:
                 error = E_MARK
                 break

@@ -28,7 +28,17 @@ from omstore.legacy.globals import global_kind
 from omstore.legacy.names import plays_a_part
 from omstore.legacy.opcodes import OPERAND
 from omstore.legacy.scan import scan
-from omstore.legacy.schema import KEY, VALUE, ArrayRef, Instance, PickleTree, Sink, Step, TableRef, TableSchema
+from omstore.legacy.schema import (
+    KEY,
+    VALUE,
+    ArrayRef,
+    Instance,
+    PickleTree,
+    Sink,
+    Step,
+    TableRef,
+    TableSchema,
+)
 from omstore.legacy.shapes import Shape, merge_all, shape_of
 from omstore.legacy.source import PickleSource
 from omstore.legacy.tables import Tables
@@ -191,41 +201,23 @@ class _Reader:
         if self.progress is not None:
             self.progress(reached, 2 * self.source.size)
 
+    def _memory(self) -> machine.Memory:
+        return machine.Memory(self.heap.tags, self.heap.slots)
+
     def _run(self, released: int) -> int:
-        tables = self.tables
         return int(
             machine.run(
                 self.data,
                 min(self.stop, released + _STEP),
                 OPERAND,
                 self.registers,
-                self.stack_tag,
-                self.stack,
-                self.stack_count,
-                self.mark_sp,
-                self.mark_heap,
-                self.mark_table,
-                self.mark_over,
-                self.mark_pc,
-                self.heap.tags,
-                self.heap.slots,
-                self.memo_id,
-                self.memo_last,
-                self.memo_tag,
-                self.memo,
-                self.global_kind,
-                self.global_text,
-                self.global_span,
-                tables.table,
-                tables.nodes,
-                tables.key_pool,
-                tables.buffer,
-                tables.buffer8,
-                tables.work,
-                self.templates.templates,
-                self.templates.elements,
-                self.templates.literals,
-                self.templates.first_byte,
+                machine.Stacks(self.stack_tag, self.stack, self.stack_count),
+                machine.Marks(self.mark_sp, self.mark_heap, self.mark_table, self.mark_over, self.mark_pc),
+                self._memory(),
+                machine.Memos(self.memo_id, self.memo_last, self.memo_tag, self.memo),
+                machine.Names(self.global_kind, self.global_text, self.global_span),
+                self.tables.arrays(),
+                self.templates.arrays(),
                 self.scratch,
                 self.link_progress,
             )
@@ -245,7 +237,15 @@ class _Reader:
         size = self.heap.slots.size
         new_tag, new = np.zeros(size, np.uint8), np.zeros(size, np.int64)
         machine.collect(
-            self.heap.tags, self.heap.slots, new_tag, new, self.stack_tag, self.stack, self.registers, self.memo_tag, self.memo
+            self.heap.tags,
+            self.heap.slots,
+            new_tag,
+            new,
+            self.stack_tag,
+            self.stack,
+            self.registers,
+            self.memo_tag,
+            self.memo,
         )
         # Heap addresses of the open marks are only used to rewind: after a collection nothing above them may be dropped.
         self.mark_heap[:] = np.where(self.mark_heap > 0, 1 << 62, self.mark_heap)
@@ -298,7 +298,9 @@ class _Reader:
         texts = [self.data[start : start + length] for start, length in spans]
         module, name = (bytes(text).decode("utf-8", "replace") for text in texts)
         if len(self.classes) >= 1000:
-            raise UnsupportedPickleError(f"{self.name} names more than 1,000 classes and functions", "It isn't an export.")
+            raise UnsupportedPickleError(
+                f"{self.name} names more than 1,000 classes and functions", "It isn't an export."
+            )
         at = self.global_text.size
         self.global_text = np.concatenate([self.global_text, *texts])
         span = np.array([[at, texts[0].size, at + texts[0].size, texts[1].size]], np.int64)
@@ -425,8 +427,7 @@ class _Reader:
         t = self.tables
         while count > 0:
             arguments = (
-                self.data, self.heap.tags, self.heap.slots, start, count, step, self.heap.tags, self.heap.slots, t.table, t.nodes,
-                t.key_pool, t.buffer, t.buffer8, t.work, table, self.registers,
+                self.data, self.heap.tags, self.heap.slots, start, count, step, self._memory(), t.arrays(), table, self.registers,
             )  # fmt: skip
             done = int(machine.convert_items(*arguments))
             start += done
@@ -454,7 +455,11 @@ class _Reader:
         if stack_index is not None:
             end = int(self.registers[machine.R_SP])
             pending = list(
-                zip(self.stack_tag[stack_index + 1 : end].tolist(), self.stack[stack_index + 1 : end].tolist(), strict=True)
+                zip(
+                    self.stack_tag[stack_index + 1 : end].tolist(),
+                    self.stack[stack_index + 1 : end].tolist(),
+                    strict=True,
+                )
             )
         found = find_adjacency(self.heap, pairs, pending)
         if found is None:
@@ -482,8 +487,7 @@ class _Reader:
         t = self.tables
         while count > 0:
             arguments = (
-                self.data, self.heap.tags, self.heap.slots, start, count, self.heap.tags, self.heap.slots, t.table, t.nodes, t.key_pool,
-                t.buffer, t.buffer8, t.work, table, self.link_progress, self.registers,
+                self.data, self.heap.tags, self.heap.slots, start, count, self._memory(), t.arrays(), table, self.link_progress, self.registers,
             )  # fmt: skip
             done = int(machine.convert_links(*arguments))
             start += done
@@ -521,13 +525,19 @@ class _Reader:
         base = int(self.mark_sp[mark])
         owner = base - 1
         table = -1
-        if owner >= 0 and self.stack_tag[owner] in (machine.LIST, machine.DEQUE, machine.SET) and self.mark_table[mark] > 0:
+        if (
+            owner >= 0
+            and self.stack_tag[owner] in (machine.LIST, machine.DEQUE, machine.SET)
+            and self.mark_table[mark] > 0
+        ):
             table = int(self.mark_table[mark]) - 1
         else:
             stop = base + _SAMPLES
             values = [
                 self.heap.value(t, v)
-                for t, v in zip(self.stack_tag[base:stop].tolist(), self.stack[base:stop].tolist(), strict=True)
+                for t, v in zip(
+                    self.stack_tag[base:stop].tolist(), self.stack[base:stop].tolist(), strict=True
+                )
                 if t != machine.NONE
             ]
             shape = merge_all(values) if values else Shape(machine.K_SKIP)
@@ -562,8 +572,14 @@ class _Reader:
             tables.abandon(node, "its shape varies between records")
             self.templates.drop(info.table)
             return
-        found = repr(self.heap.value(tag, value)) if tag < machine.FIRST_POINTER else _describe(shape_of(self.heap.value(tag, value)))
-        where = "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in info.path).lstrip(".")
+        found = (
+            repr(self.heap.value(tag, value))
+            if tag < machine.FIRST_POINTER
+            else _describe(shape_of(self.heap.value(tag, value)))
+        )
+        where = "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in info.path).lstrip(
+            "."
+        )
         raise BadDataError(
             f"{self.name}: record {tables.num_rows(info.table):,} of {_place(schema)} has another shape than those before: "
             f"{where or 'the record itself'} is {found[:120]}, expected {self._expected(node)} "
@@ -574,7 +590,11 @@ class _Reader:
     def _expected(self, node: int) -> str:
         kind = int(self.tables.nodes[node, machine.N_KIND])
         size = int(self.tables.nodes[node, machine.N_SIZE])
-        dims = tuple(self.tables.nodes[node, machine.N_DIM0 : machine.N_DIM0 + self.tables.nodes[node, machine.N_NDIM]].tolist())
+        dims = tuple(
+            self.tables.nodes[
+                node, machine.N_DIM0 : machine.N_DIM0 + self.tables.nodes[node, machine.N_NDIM]
+            ].tolist()
+        )
         code = int(self.tables.nodes[node, machine.N_CODE])
         children = int(self.tables.nodes[node, machine.N_CHILDREN])
         return {
@@ -647,8 +667,15 @@ class _Reader:
             return self._container_tree(tag, value, path, depth)
         if tag == machine.TUPLE:
             items = self.heap.tuple_items(value)
-            holds_containers = any(t in (machine.LIST, machine.DICT, machine.DEQUE, machine.SET) for t, _ in items)
-            if len(items) > 1 and not holds_containers and any(t >= machine.FIRST_POINTER for t, _ in items) and self._list_table(tag, value, path):
+            holds_containers = any(
+                t in (machine.LIST, machine.DICT, machine.DEQUE, machine.SET) for t, _ in items
+            )
+            if (
+                len(items) > 1
+                and not holds_containers
+                and any(t >= machine.FIRST_POINTER for t, _ in items)
+                and self._list_table(tag, value, path)
+            ):
                 return self._reference(path)
             return tuple(self._tree(t, v, (*path, i), depth - 1) for i, (t, v) in enumerate(items))
         if tag == machine.OBJ:
@@ -678,12 +705,16 @@ class _Reader:
             named = all(k[0] == machine.TEXT for k, _ in pairs)
             if pairs and not named and table == 0 and self._settle(address, self._dict_table(address, path)):
                 return self._reference(path, int(self.heap.slots[address + machine.C_TABLE]) - 1)
-            return {
-                self._key(*k): self._tree(*v, (*path, self._key(*k)), depth - 1)
-                for k, v in pairs
-            }
-        nested = any(t in (machine.DICT, machine.LIST, machine.DEQUE) and self._holds_table(t, v) for t, v in items)
-        if items and not nested and table == 0 and self._settle(address, self._list_table(tag, address, path)):
+            return {self._key(*k): self._tree(*v, (*path, self._key(*k)), depth - 1) for k, v in pairs}
+        nested = any(
+            t in (machine.DICT, machine.LIST, machine.DEQUE) and self._holds_table(t, v) for t, v in items
+        )
+        if (
+            items
+            and not nested
+            and table == 0
+            and self._settle(address, self._list_table(tag, address, path))
+        ):
             return self._reference(path)
         return [self._tree(t, v, (*path, i), depth - 1) for i, (t, v) in enumerate(items)]
 
@@ -691,7 +722,10 @@ class _Reader:
         """Whether a container is a table or has records in it: then the one around it is a structure, not a table."""
         if self.heap.slots[address + machine.C_TABLE] > 0:
             return True
-        return any(t in (machine.OBJ, machine.DICT, machine.ARRAY) for t, _ in self.heap.items(address)[:4]) and tag != machine.DICT
+        return (
+            any(t in (machine.OBJ, machine.DICT, machine.ARRAY) for t, _ in self.heap.items(address)[:4])
+            and tag != machine.DICT
+        )
 
     def _key(self, tag: int, value: int) -> Step:
         plain = self.heap.value(tag, value)
@@ -705,7 +739,9 @@ class _Reader:
         parts: list[tuple[int, int]] = []
         if state_tag == machine.DICT:
             parts = [(state_tag, state)]
-        elif state_tag == machine.TUPLE and all(t in (machine.DICT, machine.NONE) for t, _ in self.heap.tuple_items(state)):
+        elif state_tag == machine.TUPLE and all(
+            t in (machine.DICT, machine.NONE) for t, _ in self.heap.tuple_items(state)
+        ):
             parts = [(t, v) for t, v in self.heap.tuple_items(state) if t == machine.DICT]
         if parts:
             for _, part in parts:
@@ -716,7 +752,9 @@ class _Reader:
             return Instance(self._class_name(record), fields)
         positional: list[tuple[int, int]] = []
         if state_tag in (machine.TUPLE, machine.LIST):
-            positional = self.heap.tuple_items(state) if state_tag == machine.TUPLE else self.heap.items(state)
+            positional = (
+                self.heap.tuple_items(state) if state_tag == machine.TUPLE else self.heap.items(state)
+            )
         elif tags[address + 1] == machine.TUPLE:
             positional = self.heap.tuple_items(int(slots[address + 1]))
         for i, (t, v) in enumerate(positional):
@@ -764,4 +802,3 @@ def _describe(shape: Shape) -> str:
     if shape.children:
         return f"a {shape.origin} with {', '.join(str(step) for step, _ in shape.children)}"
     return shape.reason or f"a {shape.origin}"
-

@@ -57,14 +57,14 @@ class Scan:
         The highest PROTO operand seen (0 when there is none).
     """
 
-    memo_ids: NDArray[np.int64]
-    last_fetch: NDArray[np.int64]
+    memo_ids: Any
+    last_fetch: Any
     stop: int
     protocol: int
 
 
 @kernel
-def _scan(data, operand, registers, keys, values, limit):  # type: ignore[no-untyped-def]
+def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit: int) -> Any:
     """Walk opcodes from registers[_PC] to `limit`; an open-addressing table (keys + 1, values) collects fetches."""
     pc = registers[_PC]
     size = np.int64(data.size)
@@ -255,7 +255,7 @@ def _grow(
 
 
 @kernel
-def _rehash(keys, values, bigger, bigger_values):  # type: ignore[no-untyped-def]
+def _rehash(keys: Any, values: Any, bigger: Any, bigger_values: Any) -> Any:
     mask = np.int64(bigger.size - 1)
     for i in range(keys.size):
         if keys[i] != 0:
@@ -290,7 +290,8 @@ def _raise_refused(data: NDArray[np.uint8], name: str, offset: int) -> None:
     what = OPERAND_NAMES.get(code)
     if what is None:
         raise TruncatedPickleError(
-            f"{name}: byte {offset:,} is {code:#04x}, which is no pickle opcode", "The file is damaged; export or copy it again."
+            f"{name}: byte {offset:,} is {code:#04x}, which is no pickle opcode",
+            "The file is damaged; export or copy it again.",
         )
     if what in ("PERSID", "BINPERSID", "NEXT_BUFFER", "EXT1", "EXT2", "EXT4"):
         raise UnsupportedPickleError(

@@ -17,7 +17,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["KEY", "KEY2", "VALUE", "ArrayRef", "Column", "Ignored", "Instance", "PickleTree", "Sink", "TableRef", "TableSchema"]
+__all__ = [
+    "KEY",
+    "KEY2",
+    "VALUE",
+    "ArrayRef",
+    "Column",
+    "Ignored",
+    "Instance",
+    "PickleTree",
+    "Sink",
+    "TableRef",
+    "TableSchema",
+]
 
 KEY = "@key"
 """First step of the path of a column that comes from a dict's key (the outer key of an adjacency)."""

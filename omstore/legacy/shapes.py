@@ -98,7 +98,9 @@ def _sequence(items: list[Any] | tuple[Any, ...], origin: str) -> Shape:
         return Shape(machine.K_FLOATS, size=len(items), origin=origin)
     if len(items) > MAX_CHILDREN:
         return _skip(f"a {origin} of {len(items)} values that aren't plain numbers")
-    return Shape(machine.K_SEQ, children=tuple((i, shape_of(item)) for i, item in enumerate(items)), origin=origin)
+    return Shape(
+        machine.K_SEQ, children=tuple((i, shape_of(item)) for i, item in enumerate(items)), origin=origin
+    )
 
 
 def shape_of(value: Any) -> Shape:
@@ -144,7 +146,9 @@ def shape_of(value: Any) -> Shape:
         )
     if isinstance(value, Record):
         children = tuple((key, shape_of(item)) for key, item in value.fields)
-        return Shape(machine.K_OBJ, class_id=value.class_id, mode=value.mode, children=children, origin="object")
+        return Shape(
+            machine.K_OBJ, class_id=value.class_id, mode=value.mode, children=children, origin="object"
+        )
     if isinstance(value, RowList):
         return _skip("a list of records")
     if isinstance(value, Opaque):
@@ -184,8 +188,16 @@ def merge(one: Shape, two: Shape) -> Shape:
             return _skip("class varies")
         theirs = dict(two.children)
         if len(theirs) != len(one.children) or any(step not in theirs for step, _ in one.children):
-            return _skip("keys vary" if one.kind == machine.K_DICT else "fields vary" if one.kind == machine.K_OBJ else "length varies")
-        return replace(one, children=tuple((step, merge(child, theirs[step])) for step, child in one.children))
+            return _skip(
+                "keys vary"
+                if one.kind == machine.K_DICT
+                else "fields vary"
+                if one.kind == machine.K_OBJ
+                else "length varies"
+            )
+        return replace(
+            one, children=tuple((step, merge(child, theirs[step])) for step, child in one.children)
+        )
     return one
 
 

@@ -89,7 +89,9 @@ class PickleSource:
             self.compression = compression_of(path)
             if self.compression is not None:
                 if scratch is None:
-                    raise UsageError(f"{path} is compressed, and there is no scratch folder to decompress it to")
+                    raise UsageError(
+                        f"{path} is compressed, and there is no scratch folder to decompress it to"
+                    )
                 self._temporary = scratch / f"{path.name}.decompressed"
                 self._decompress(self._temporary, cancel, progress)
             self._file = (self._temporary or path).open("rb")

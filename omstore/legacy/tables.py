@@ -68,7 +68,9 @@ class Tables:
 
     # --- making tables ----------------------------------------------------------------------------------------------------
 
-    def add(self, path: tuple[Step, ...], container: str, record: str, shape: Shape, *, pairs: bool = False) -> int:
+    def add(
+        self, path: tuple[Step, ...], container: str, record: str, shape: Shape, *, pairs: bool = False
+    ) -> int:
         """Make a table whose items have a shape; for a dict's items (`pairs`) the shape's two children are KEY and VALUE."""
         table = len(self.schemas)
         schema = TableSchema(table, path, container, record)
@@ -84,9 +86,7 @@ class Tables:
         self.table[table, machine.T_TAG], self.table[table, machine.T_CLASS] = _recogniser(shape)
         return table
 
-    def add_links(
-        self, path: tuple[Step, ...], keys: list[Shape], records: int
-    ) -> int:
+    def add_links(self, path: tuple[Step, ...], keys: list[Shape], records: int) -> int:
         """Make the link table of an adjacency of one or two levels over a record table."""
         table = len(self.schemas)
         schema = TableSchema(table, path, "dict", "item", links_to=records)
@@ -135,7 +135,9 @@ class Tables:
         self._order_columns(table, layout)
         return root
 
-    def _append(self, table: int, shape: Shape, path: tuple[Step, ...], layout: _Layout, field_node: int) -> int:
+    def _append(
+        self, table: int, shape: Shape, path: tuple[Step, ...], layout: _Layout, field_node: int
+    ) -> int:
         number = len(self.infos)
         self.infos.append(NodeInfo(table, path, field_node))
         node = np.zeros((1, machine.NODE_FIELDS), np.int64)
@@ -209,6 +211,10 @@ class Tables:
         grown[: self.buffer.size] = self.buffer
         self.buffer = grown
         self.buffer8 = grown.view(np.uint8)
+
+    def arrays(self) -> machine.Schema:
+        """What the machine reads and fills."""
+        return machine.Schema(self.table, self.nodes, self.key_pool, self.buffer, self.buffer8, self.work)
 
     # --- rows ---------------------------------------------------------------------------------------------------------------
 
@@ -289,7 +295,13 @@ class Tables:
         if wider == machine.K_INT:
             new = Column(old.path, "int", np.dtype(np.int64), old.shape, old.origin)
         else:
-            new = Column(old.path, "vector" if wider == machine.K_FLOATS else "float", np.dtype(np.float64), old.shape, old.origin)
+            new = Column(
+                old.path,
+                "vector" if wider == machine.K_FLOATS else "float",
+                np.dtype(np.float64),
+                old.shape,
+                old.origin,
+            )
         schema.columns[info.column] = new
         self.nodes[node, machine.N_KIND] = wider
         return True

@@ -115,6 +115,10 @@ class Templates:
             self._tables.table[table, machine.T_LEARN] = 0
         self._rebuild()
 
+    def arrays(self) -> machine.TemplateArrays:
+        """What the machine reads."""
+        return machine.TemplateArrays(self.templates, self.elements, self.literals, self.first_byte)
+
     # --- compiling ----------------------------------------------------------------------------------------------------------
 
     def _compile(self, table: int, begin: int, end: int, value: _Traced) -> tuple[list[_Element], int, bytes]:
@@ -361,7 +365,9 @@ def _trace(data: NDArray[np.uint8], start: int, stop: int) -> list[tuple[int, in
     return list(zip(begins, ends, stack[:complete], strict=True))
 
 
-def _step(data: NDArray[np.uint8], at: int, after: int, code: int, stack: list[_Traced], marks: list[int]) -> None:
+def _step(
+    data: NDArray[np.uint8], at: int, after: int, code: int, stack: list[_Traced], marks: list[int]
+) -> None:
     """One opcode of the symbolic run."""
 
     def take(count: int) -> list[_Traced]:
@@ -426,4 +432,3 @@ def _step(data: NDArray[np.uint8], at: int, after: int, code: int, stack: list[_
         onto().state = state
     elif code not in (op.MEMOIZE, op.BINPUT, op.LONG_BINPUT, op.FRAME):
         raise _NotTraceable
-

@@ -151,7 +151,9 @@ class Heap:
             return tuple(self.value(t, v, depth - 1) for t, v in self.tuple_items(value))
         if tag in (machine.LIST, machine.DEQUE, machine.SET):
             if self.slots[value + machine.C_ROWS]:
-                return RowList(int(self.slots[value + machine.C_ROW]), int(self.slots[value + machine.C_ROWS]))
+                return RowList(
+                    int(self.slots[value + machine.C_ROW]), int(self.slots[value + machine.C_ROWS])
+                )
             return [self.value(t, v, depth - 1) for t, v in self.items(value)]
         if tag == machine.DICT:
             items = [self.value(t, v, depth - 1) for t, v in self.items(value)]
@@ -159,7 +161,9 @@ class Heap:
         if tag == machine.OBJ:
             return self.record(value, depth)
         if tag == machine.ARRAY:
-            extents = self.tuple_items(int(self.slots[value + 1])) if self.tags[value + 1] == machine.TUPLE else []
+            extents = (
+                self.tuple_items(int(self.slots[value + 1])) if self.tags[value + 1] == machine.TUPLE else []
+            )
             sound = all(t == machine.INT and v >= 0 for t, v in extents)
             shape = tuple(v for _, v in extents) if sound else ()
             return Array(
@@ -171,7 +175,11 @@ class Heap:
             )
         if tag == machine.ROWS:
             return RowList(value, 1)
-        names = {machine.BIGINT: "integer beyond 64 bits", machine.GLOBAL: "class or function", machine.DTYPE: "dtype"}
+        names = {
+            machine.BIGINT: "integer beyond 64 bits",
+            machine.GLOBAL: "class or function",
+            machine.DTYPE: "dtype",
+        }
         return Opaque(names.get(tag, "value that isn't data"))
 
     def record(self, address: int, depth: int = _MAX_DEPTH) -> Record:
