@@ -48,7 +48,7 @@ class _Listener(event.Listener):  # type: ignore[misc,unused-ignore]
     def _announce(self) -> None:
         if not self._said:
             self._said = True
-            self._say("compiling kernels, once per machine: up to a minute ...")
+            self._say("compiling kernels, once per machine; this may take a minute ...")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["peek_command"]
 
 _SMALL = 100
-"""Tables up to this many records that play no part are left out of the listing (not of the JSON)."""
+"""Lists of up to this many bare values are left out of the listing (not of the JSON): beside records they
+are metadata."""
 
 
 _LONG = 48
@@ -91,7 +92,7 @@ def _write(report: PeekReport) -> None:
     if report.classes:
         columns([("classes", "\n".join(report.classes))])
     for table in report.tables:
-        if table.num_rows > _SMALL or len(report.tables) == 1 or any(c.name != "" for c in table.columns[1:]):
+        if table.num_rows > _SMALL or len(report.tables) == 1 or len(table.columns) > 1:
             click.echo("")
             _write_table(table)
     for note in report.notes:

@@ -21,7 +21,7 @@ def test_long_compiling_is_said_once(monkeypatch):
     with announce_compiling(said.append):
         slow_to_compile()(1)
         slow_to_compile()(1.0)
-    assert said == ["compiling kernels, once per machine: up to a minute ..."]
+    assert said == ["compiling kernels, once per machine; this may take a minute ..."]
 
 
 def test_short_compiling_is_not(monkeypatch):
