@@ -152,17 +152,12 @@ def _changed(store: Store, streams: ExportStreams) -> list[str]:
 
 
 def _words(columns: Sequence[NDArray[Any]], count: int) -> NDArray[np.int64]:
-    """Lay columns, (n,) or (n, ...), side by side as (n, k) int64, equal where the values are equal.
-
-    A zero's sign and the kind of a NaN are no difference.
-    """
+    """Lay columns, (n,) or (n, ...), side by side as (n, k) int64, equal where the values are, to the bit."""
     parts = []
     for values in columns:
         flat = values.reshape(count, -1)
         if flat.dtype.kind == "f":
-            numbers = flat.astype(np.float64) + 0.0
-            numbers[np.isnan(numbers)] = np.nan
-            parts.append(numbers.view(np.int64))
+            parts.append(np.ascontiguousarray(flat, np.float64).view(np.int64))
         elif flat.dtype == np.uint64:
             parts.append(np.ascontiguousarray(flat).view(np.int64))
         else:
@@ -376,9 +371,10 @@ def _compare_columns(first: int, pairs: Iterable[tuple[str, Any, Any]], problems
         count = min(len(given), len(stored))
         if not count:
             continue
-        # one kind for both sides: what is stored may be narrower than what the pickle had
+        # By value: what is stored may be narrower than what the pickle had, as uint8 for 0.0 and 1.0 (hence
+        # 0.0 is added: no zero is negative then).
         given_words, stored_words = (
-            _words([np.asarray(side[:count]).reshape(count, -1).astype(np.float64)], count)
+            _words([np.asarray(side[:count]).reshape(count, -1).astype(np.float64) + 0.0], count)
             for side in (given, stored)
         )
         if given_words.shape != stored_words.shape:
