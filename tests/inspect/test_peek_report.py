@@ -108,7 +108,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
         return most
 
     peak(1000)  # what is imported and compiled once
-    assert peak(100_000) < peak(20_000) + (4 << 20)
+    assert peak(50_000) < peak(10_000) + (2 << 20)
 
 
 def test_the_report_is_json(export):
