@@ -1,4 +1,4 @@
-"""The error tree: grouped by what a handler would do, each error also of the builtin kind a caller already catches.
+"""The error tree: grouped by what a handler would do, each also of the builtin kind already caught.
 
 Every message says what happened, where (file, offset, record, field) and, in ``hint``, the next step. The
 command line prints ``message`` and ``hint`` and exits with ``exit_code``; a traceback appears only with

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from omstore.errors import UsageError
 
 __all__ = ["DEFAULT_BUDGET", "MemoryUse", "PeakMemory", "format_bytes", "memory_use", "parse_bytes"]
@@ -58,14 +60,20 @@ class MemoryUse:
 
 
 def memory_use() -> MemoryUse:
-    """Read RssAnon and RssFile + RssShmem from ``/proc/self/status`` (zeros where there is none)."""
-    sizes = {"RssAnon": 0, "RssFile": 0, "RssShmem": 0}
+    """Read RssAnon and RssFile + RssShmem of this process from ``/proc/self/status``.
+
+    Where there is none (not Linux), the memory unique to the process counts as anonymous, as psutil tells it.
+    """
     status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name in sizes:
-                sizes[name] = int(rest.split()[0]) << 10
+    if not status.exists():
+        process = psutil.Process()
+        own = process.memory_full_info().uss
+        return MemoryUse(own, max(0, process.memory_info().rss - own))
+    sizes = {"RssAnon": 0, "RssFile": 0, "RssShmem": 0}
+    for line in status.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in sizes:
+            sizes[name] = int(rest.split()[0]) << 10
     return MemoryUse(sizes["RssAnon"], sizes["RssFile"] + sizes["RssShmem"])
 
 

@@ -32,6 +32,10 @@ class NodeCounts:
         _count_by_bucket(nodes, self.shift, self.counts)
 
 
+_ROW_BYTES = 20
+"""Bytes of anonymous memory a row costs while its region is sorted: its count, offset and outdegree."""
+
+
 class EdgePlan:
     """Regions: ranges of nodes whose edges fit the budget together.
 
@@ -40,7 +44,7 @@ class EdgePlan:
     counted : NodeCounts
     num_joint_actions : int
     edge_bytes : int
-        What an edge costs while its region is sorted; a row costs 8.
+        What an edge costs while its region is sorted; a row costs `_ROW_BYTES`.
     budget : int
         Bytes for one region; one range of `NodeCounts` is the least.
 
@@ -64,7 +68,7 @@ class EdgePlan:
         cost = 0
         for bucket, count in enumerate(counts.tolist()):
             here = min(width, num_nodes - bucket * width)
-            added = count * edge_bytes + here * num_joint_actions * 8
+            added = count * edge_bytes + here * num_joint_actions * _ROW_BYTES
             if cost and cost + added > budget:
                 firsts.append(bucket * width)
                 cost = 0
