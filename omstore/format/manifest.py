@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 MANIFEST_NAME = "manifest.json"
+
+_OWN_DIGEST = "manifest_sha256"
 
 SCHEMA_VERSION = 1
 """Schema of the stores written; increased whenever an older omstore would misread a newer store."""
@@ -219,22 +222,39 @@ def _digest(path: str, entry: Mapping[str, Any]) -> FileDigest:
     return FileDigest(_typed(entry["size"], int), _typed(entry["sha256"], str))
 
 
+def _own_digest(document: Mapping[str, Any]) -> str:
+    """Digest of everything else in a manifest: no other file has one of it, and a flipped bit can leave good JSON."""
+    rest = {name: value for name, value in document.items() if name != _OWN_DIGEST}
+    try:
+        return hashlib.sha256(json_bytes(rest)).hexdigest()
+    except ValueError:  # Python's JSON reads NaN, which is never written
+        return ""
+
+
 def read_manifest(version_folder: Path) -> Manifest:
     """Read a version's manifest.
 
     Raises
     ------
     CorruptStoreError
-        If it is missing or broken.
+        If it is missing or broken, or isn't what was published.
     SchemaVersionError
         If it follows another schema.
     """
     path = Path(version_folder) / MANIFEST_NAME
-    return Manifest.from_dict(load_json(path), path)
+    document = load_json(path)
+    manifest = Manifest.from_dict(document, path)
+    stated = document.get(_OWN_DIGEST)
+    if stated is not None and stated != _own_digest(document):
+        raise CorruptStoreError(
+            f"{path} has other contents than were published (sha256 differs)",
+            "Publish again, or `omstore rollback` to an earlier version.",
+        )
+    return manifest
 
 
 def write_manifest(version_folder: Path, manifest: Manifest) -> FileDigest:
-    """Write and fsync a version's manifest; equal manifests give equal bytes.
+    """Write and fsync a version's manifest, with its own digest; equal manifests give equal bytes.
 
     Raises
     ------
@@ -242,7 +262,9 @@ def write_manifest(version_folder: Path, manifest: Manifest) -> FileDigest:
         If something in it has no exact JSON form (NaN, an infinity, a numpy scalar).
     """
     try:
-        data = json_bytes(manifest.to_dict())
+        document = manifest.to_dict()
+        json_bytes(document)
+        data = json_bytes(document | {_OWN_DIGEST: _own_digest(document)})
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"The manifest can't be written as JSON: {error}", "Use Python numbers, and null for NaN."

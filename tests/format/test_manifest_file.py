@@ -111,3 +111,16 @@ def test_broken_files_are_named_errors(tmp_path, content):
         read_manifest(tmp_path)
     with pytest.raises(CorruptStoreError, match="missing"):
         read_manifest(tmp_path / "nowhere")
+
+
+def test_a_change_that_leaves_good_json_is_found(tmp_path):
+    write_manifest(tmp_path, example())
+    path = tmp_path / "manifest.json"
+    text = path.read_text()
+    for old, new in (('"num_edges": ', '"num_edges": 1'), ('"width": ', '"width": 1')):
+        assert old in text
+        path.write_text(text.replace(old, new))
+        with pytest.raises(CorruptStoreError, match=r"manifest\.json has other contents"):
+            read_manifest(tmp_path)
+    path.write_text(text.replace("\n", " "))  # the same document
+    assert read_manifest(tmp_path) == example()

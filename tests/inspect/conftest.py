@@ -67,6 +67,7 @@ def tamper(copy) -> Callable[..., Path]:
         edit(values)
         values.tofile(file)
         manifest = json.loads((folder / "manifest.json").read_text())
+        manifest.pop("manifest_sha256", None)
         key = file.relative_to(folder).as_posix()
         manifest["files"][key]["sha256"] = digest_file(file).sha256
         (folder / "manifest.json").write_text(json.dumps(manifest))
