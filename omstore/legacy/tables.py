@@ -259,7 +259,8 @@ class Tables:
         first = int(self.table[table, machine.T_FLUSHED])
         schema = self.schemas[table]
         schema.num_rows = first + rows
-        self.sink.rows(schema, first, self.columns(table))
+        if schema.columns:  # records of nothing but text have none
+            self.sink.rows(schema, first, self.columns(table))
         self.table[table, machine.T_FLUSHED] = first + rows
         self.table[table, machine.T_ROWS] = 0
 
