@@ -88,7 +88,12 @@ def map_export(files: Mapping[str, LegacyFile], options: ConvertOptions) -> Expo
     if "replay" in files:
         file = files["replay"]
         replay = map_replay(
-            file.tree, file.range_of, overrides=options.map, keep=options.keep, focal=options.focal
+            file.tree,
+            file.range_of,
+            overrides=options.map,
+            keep=options.keep,
+            focal=options.focal,
+            agents=graph.agents if graph is not None else (),
         )
         notes += [f"{file.name}: {drop.name} isn't stored: {drop.reason}" for drop in replay.dropped]
     for name, file in files.items():

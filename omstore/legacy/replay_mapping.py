@@ -41,6 +41,7 @@ def map_replay(
     overrides: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
     focal: str | None = None,
+    agents: Sequence[str] = (),
 ) -> ReplayMapping:
     """Find the transitions of a replay in a pickle's tree.
 
@@ -48,6 +49,8 @@ def map_replay(
     ----------
     focal : str, optional
         Name or number of the agent whose observation is the state; agent 0 by default.
+    agents : sequence of str, optional
+        The graph's agents: where the replay names the same ones, they are taken in this order.
 
     Others as in `map_graph`, and so are the errors.
     """
@@ -61,7 +64,7 @@ def map_replay(
         except BadDataError as error:
             reasons.append((records, error))
             continue
-        return _replay(roles, tree, overrides, keep, focal, range_of)
+        return _replay(roles, tree, overrides, keep, focal, agents, range_of)
     raise nothing_fits("transitions", reasons, tree)
 
 
@@ -98,6 +101,7 @@ def _replay(
     overrides: Mapping[str, str],
     keep: Sequence[str],
     focal: str | None,
+    given: Sequence[str],
     range_of: RangeOf,
 ) -> ReplayMapping:
     records = roles.records
@@ -109,10 +113,12 @@ def _replay(
     observations = _observations(roles, "observation")
     next_observations = _observations(roles, "next_observation")
     agents, count = count_agents([plain.get("joint_action"), plain.get("reward")])
+    if agents and sorted(agents) == sorted(given):
+        agents = tuple(given)
     if len(observations) > 1:
         seen = [name for name, _ in observations]
         if not agents:
-            agents, count = tuple(seen), len(seen)
+            agents, count = tuple(given if sorted(given) == sorted(seen) else seen), len(seen)
         if sorted(name for name, _ in next_observations) != sorted(seen):
             raise BadDataError(
                 f"{records.name}: observations are of {', '.join(seen)}, next observations of "
