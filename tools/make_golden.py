@@ -138,8 +138,8 @@ def _replay_truth(
 
 
 def _bits() -> Example:
-    """States of bits, dataclass edges with dicts per agent, illegal rows, every level but the edge; a ring with
-    observations of the other agent that differ, states off the graph and a kept field.
+    """States of bits, dataclass edges with dicts per agent, illegal rows, every level but the edge; a ring
+    with observations of the other agent that differ, states off the graph and a kept field.
     """
     rng = np.random.default_rng(1)
     agents, num_nodes, width = ("cat", "mouse"), 24, 11

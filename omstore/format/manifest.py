@@ -223,7 +223,7 @@ def _digest(path: str, entry: Mapping[str, Any]) -> FileDigest:
 
 
 def _own_digest(document: Mapping[str, Any]) -> str:
-    """Digest of everything else in a manifest: no other file has one of it, and a flipped bit can leave good JSON."""
+    """Digest everything else in a manifest: no other file has its digest, and damage can leave good JSON."""
     rest = {name: value for name, value in document.items() if name != _OWN_DIGEST}
     try:
         return hashlib.sha256(json_bytes(rest)).hexdigest()
