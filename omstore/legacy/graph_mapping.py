@@ -23,6 +23,7 @@ from omstore.legacy.roles import (
     Roles,
     choose_records,
     count_agents,
+    is_guesswork,
     nothing_fits,
     per_agent_field,
     unknown_range,
@@ -61,6 +62,8 @@ def map_graph(
     found = find_records(tree)
     reasons: list[Refusal] = []
     for records in choose_records(found, names.EDGE_TABLES, overrides.get("edges"), "the edges"):
+        if is_guesswork(records, reasons, names.EDGE_TABLES):
+            continue
         try:
             roles = _edge_roles(records, overrides, range_of)
         except BadDataError as error:

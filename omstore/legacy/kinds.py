@@ -141,23 +141,40 @@ def _without_action(judge: _Judge, three: list[Group], groups: list[Group]) -> t
 
 
 def _other_end(judge: _Judge, groups: list[Group], end: Group, role: str, *, with_action: bool) -> Group:
+    """Find the other endpoint, where one is known, most often by an adjacency's keys.
+
+    Records may repeat what the keys say, so of several that could be nodes none is guessed.
+    """
     width = judge.width(end)
     candidates = [g for g in groups if judge.is_integer(g) and judge.width(g) == width]
     if width > 1 and not candidates:
         candidates = [g for g in groups if not judge.is_bool(g) and judge.width(g) == width]
-    if len(candidates) == 2 and with_action:  # the joint action is the one with smaller numbers
+    if len(candidates) == 1:
+        return candidates[0]
+    if len(candidates) == 2 and with_action and not _joint_actions(judge, _without(groups, candidates)):
+        # the joint action is the one with smaller numbers
         small, large = sorted(candidates, key=judge.high)
         if judge.high(small) < judge.high(large):
             return large
-    elif len(candidates) >= 1 and (len(candidates) == 1 or not with_action):
-        return candidates[0]
+    if not with_action:
+        # Rewards, flags and counters are whole numbers as well, but rarely in the range of the nodes.
+        nodes = [g for g in candidates if judge.low(g) >= 0 and not judge.high(g) <= 1 < judge.high(end)]
+        if len(nodes) == 1:
+            return nodes[0]
     raise _undecided(judge.records, groups, f"which field is the {role.replace('_', ' ')}", role)
 
 
+def _without(groups: list[Group], others: list[Group]) -> list[Group]:
+    return [group for group in groups if group not in others]
+
+
 def _joint_action(judge: _Judge, groups: list[Group]) -> Group | None:
+    return next(iter(_joint_actions(judge, groups)), None)
+
+
+def _joint_actions(judge: _Judge, groups: list[Group]) -> list[Group]:
     whole = [g for g in groups if judge.is_integer(g) and not judge.low(g) < 0]
-    several = [g for g in whole if judge.width(g) > 1]
-    return next(iter(several or whole), None)
+    return [g for g in whole if judge.width(g) > 1] or whole
 
 
 def _outcome(judge: _Judge, left: list[Group], roles: dict[str, Group]) -> None:

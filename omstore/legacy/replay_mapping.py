@@ -25,6 +25,7 @@ from omstore.legacy.roles import (
     agent_order,
     choose_records,
     count_agents,
+    is_guesswork,
     nothing_fits,
     per_agent_field,
     unknown_range,
@@ -59,6 +60,8 @@ def map_replay(
     for records in choose_records(
         find_records(tree), names.REPLAY_TABLES, overrides.get("transitions"), "the transitions"
     ):
+        if is_guesswork(records, reasons, names.REPLAY_TABLES):
+            continue
         try:
             roles = _replay_roles(records, overrides, range_of)
         except BadDataError as error:

@@ -27,6 +27,8 @@ __all__ = [
     "agent_order",
     "choose_records",
     "count_agents",
+    "is_called",
+    "is_guesswork",
     "nothing_fits",
     "per_agent_field",
     "unknown_range",
@@ -185,6 +187,19 @@ def choose_records(
         return (telling, len(records.path), -records.num_rows)
 
     return sorted(found, key=rank)
+
+
+def is_called(records: Records, names: Sequence[str]) -> bool:
+    """Whether the container of the records has one of these names."""
+    return any(isinstance(step, str) and snake_case(step) in names for step in records.path[-1:])
+
+
+def is_guesswork(records: Records, refused: Sequence[Refusal], names: Sequence[str]) -> bool:
+    """Whether taking records without field names would be a wild guess: others have a telling name, and were
+    refused because something about them has to be said.
+    """
+    unnamed = records.schema.positional or records.schema.record in ("value", "tuple")
+    return unnamed and any(is_called(other, names) for other, _ in refused)
 
 
 def count_agents(fields: Sequence[Field | None]) -> tuple[tuple[str, ...], int | None]:

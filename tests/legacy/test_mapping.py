@@ -172,6 +172,37 @@ def test_an_adjacency_gives_source_and_action_by_its_keys():
     assert found.nodes is None
 
 
+def test_records_that_repeat_their_keys_are_not_guessed():
+    """The source stands in the key and in the record: it must not be taken for the next node."""
+    keys = [column((KEY,)), column((KEY2,), "ints", (2,)), column("@first"), column("@count")]
+    link = table(0, ("graph",), keys, links_to=1)
+    columns = [column(0), column(1, "ints", (2,)), column(2), column(3, "float")]
+    records = table(1, ("graph",), columns, record="tuple", container="adjacency", positional=True)
+    with pytest.raises(BadDataError, match="can't be told which field is the next node"):
+        map_graph(tree(link, records), ranges({3: (0.1, 1)}))
+    found = map_graph(tree(link, records), ranges({3: (0.1, 1)}), overrides={"next_node": "2"})
+    assert names(found, "next_node", "probability") == {"next_node": "2", "probability": "3"}
+    # a flag or a cost below zero can't be taken for a node
+    found = map_graph(tree(link, records), ranges({0: (0, 1), 2: (0, 7), 3: (0.1, 1)}))
+    assert names(found, "next_node") == {"next_node": "2"}
+    found = map_graph(tree(link, records), ranges({0: (-7, 9), 2: (0, 7), 3: (0.1, 1)}))
+    assert names(found, "next_node") == {"next_node": "2"}
+    # one key: source and next node by their width, the joint action besides them
+    link = table(0, ("graph",), [column((KEY,), "ints", (3,)), *keys[2:]], links_to=1)
+    columns = [column(0, "ints", (3,)), column(1, "ints", (2,)), column(2, "ints", (3,))]
+    records = table(1, ("graph",), columns, record="tuple", container="adjacency", positional=True)
+    with pytest.raises(BadDataError, match="can't be told which field is the next node"):
+        map_graph(tree(link, records), ranges({0: (0, 8), 2: (0, 9)}))
+
+
+def test_no_other_records_are_taken_for_edges_that_were_refused():
+    """Three numbers of a state look like (source, joint action, next node)."""
+    nodes = table(0, ("states",), [column((), "bits", (3,))], rows=5, record="value")
+    edges = table(1, ("edges",), [column((), "floats", (6,))], record="value", rows=20)
+    with pytest.raises(BadDataError, match="records of edges have no field names"):
+        map_graph(tree(nodes, edges), ranges({None: (-1.5, 9)}))
+
+
 def test_overrides_and_kept_fields():
     columns = [column("a1"), column("b1"), column("act", "ints", (2,)), column("w", "float")]
     edges = table(1, ("stuff",), [*columns, column("n"), column("k")])
