@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from omstore.errors import UsageError
-from omstore.memory import PeakMemory, format_bytes, memory_use, parse_bytes
+from omstore.memory import format_bytes, parse_bytes
 
 MIB = 1 << 20
 
@@ -53,25 +54,29 @@ def test_sizes_are_written(size: float, text: str) -> None:
     assert format_bytes(size) == text
 
 
-def test_anonymous_and_mapped_memory_are_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(64 * MIB))
-    before = memory_use()
-    mapped = np.memmap(path, np.uint8, "r")
-    assert mapped.sum() == 0
-    after_map = memory_use()
-    assert after_map.file_backed - before.file_backed > 60 * MIB
-    assert after_map.anonymous - before.anonymous < 8 * MIB
-    own = np.ones(64 * MIB, np.uint8)
+ALLOCATE = """
+import pathlib, sys
+import numpy as np
+from omstore.memory import PeakMemory, memory_use
+
+path = pathlib.Path(sys.argv[1])
+path.write_bytes(bytes(64 << 20))
+before = memory_use()
+mapped = np.memmap(path, np.uint8, "r")
+assert mapped.sum() == 0
+after_map = memory_use()
+assert after_map.file_backed - before.file_backed > 60 << 20, (before, after_map)
+assert after_map.anonymous - before.anonymous < 8 << 20, (before, after_map)
+with PeakMemory(interval=0.001) as peak:
+    own = np.ones(64 << 20, np.uint8)
+    peak.sample()
     after_own = memory_use()
-    assert after_own.anonymous - after_map.anonymous > 60 * MIB
-    assert own.sum() == 64 * MIB
+    del own
+assert after_own.anonymous - after_map.anonymous > 60 << 20, (after_map, after_own)
+assert peak.anonymous >= after_own.anonymous, (peak.anonymous, after_own)
+"""
 
 
-def test_the_peak_is_remembered() -> None:
-    before = memory_use()
-    with PeakMemory(interval=0.001) as peak:
-        block = np.ones(64 * MIB, np.uint8)
-        peak.sample()
-        del block
-    assert peak.anonymous - before.anonymous > 60 * MIB
+def test_anonymous_and_mapped_memory_are_told_apart(tmp_path: Path) -> None:
+    # In a process of its own: a larger heap may serve the array from memory that is resident already.
+    subprocess.run([sys.executable, "-c", ALLOCATE, str(tmp_path / "file")], check=True)
