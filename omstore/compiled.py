@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["as_input", "kernel"]
+__all__ = ["as_input", "inner_kernel", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +27,16 @@ def kernel(function: F) -> F:
         return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:  # "cannot cache function ...: no locator available"
         return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def inner_kernel(function: F) -> F:
+    """Compile a function that only kernels of the same file call.
+
+    It has no wrapper that Python could call and nothing of its own on disk: both take time to compile, and the
+    kernels that call it have all of it in theirs.
+    """
+    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(F, numba.njit(**options)(function))
 
 
 def as_input(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:

@@ -1,38 +1,49 @@
 """Pass 2: a compiled pickle machine that turns big containers into columns as it goes.
 
 Everything compiled lives in this one file because numba keys its cache on a file's own content (see
-``docs/decisions/0002-compiled-pickle-machine.md``). All state is in plain arrays, so the machine can stop at any opcode,
-let Python decide something rare (a new class, a new table, a full buffer), and go on.
+``docs/decisions/0002-compiled-pickle-machine.md``). All state is in plain arrays, so the machine can stop at any
+opcode, let Python decide something rare (a new class, a new table, a full buffer), and go on.
 
-A value is a tag and a 64-bit payload. Numbers are their own payload; text and bytes are the file offset of their opcode; the
-rest points into a bump heap. The heap is rewound after each batch of records unless the memo still needs something in it, and a
-copying collection bounds what is left.
+A value is a tag and a 64-bit payload. Numbers are their own payload; text and bytes are the file offset of their
+opcode; the rest points into a bump heap. The heap is rewound after each batch of records unless the memo still
+needs something in it, and a copying collection bounds what is left.
 
 Heap objects, in slots (every slot is tagged; RAW marks numbers of the machine's own):
 
-==========  =======================================================================
+==========  ====================================================================================
 TUPLE       n, item * n
 container   count, first chunk, last chunk, table, first row, rows, made at  (LIST, DICT, SET, DEQUE)
 CHUNK       n, next chunk, item * n                                         (keys and values alternate in a DICT)
 OBJ         class, constructor arguments, state
 ARRAY       dtype code, shape, order, data
 DTYPE       dtype code
-==========  =======================================================================
+==========  ====================================================================================
 
 A container's table is 0 (none), t + 1, or -1 (looked at, stays on the heap).
+
+Inside, arrays are bare pointers: numba would count references to an array at every call, and look for negative
+indices at every access, which takes half of the time and most of the compilation. `run` is the only entry, so that every
+kernel is compiled once: it makes the pointers, and the caller's arguments keep the arrays alive. An index is
+checked where its value comes from the pickle. A row of a two-dimensional array is named by the offset
+of its first field: `t` of a table, `n` of a schema node.
 """
+
+# ruff: noqa: SIM102, SIM109, SIM110 - numba compiles chained comparisons and plain loops to less code than `in` and `all`
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from omstore.compiled import kernel
+from omstore.compiled import inner_kernel, kernel
+from omstore.legacy import opcodes as op
 
-# ruff: noqa: E501
-
-# --- tags -------------------------------------------------------------------------------------------------------------------
+# --- tags ---------------------------------------------------------------------------------------------------
 RAW: Final = 0
 NONE: Final = 1
 BOOL: Final = 2
@@ -59,7 +70,7 @@ DTYPE: Final = 27
 CHUNK: Final = 28
 FORWARD: Final = 29  # left behind by the collection
 
-# --- registers --------------------------------------------------------------------------------------------------------------
+# --- registers ----------------------------------------------------------------------------------------------
 R_PC: Final = 0
 R_SP: Final = 1
 R_MARKS: Final = 2
@@ -77,10 +88,31 @@ R_HIGH: Final = 13  # highest heap address the memo points at
 R_ERROR: Final = 14
 R_MATCHED: Final = 15  # rows read by templates
 R_FREE_MARK: Final = 16  # marks up to this depth may overflow (their items were looked at and stay)
-R_PUTS: Final = 17
-NUM_REGISTERS: Final = 20
+R_LINKED: Final = 17  # entries of an adjacency's inner dict that are converted already
+R_LIMIT: Final = 18  # file offset to stop at
+R_BASE: Final = 19  # stack height at the innermost mark
+R_AFTER: Final = 20  # file offset behind the opcode at R_PC
+R_COMMAND: Final = 21
+R_START: Final = 22  # of a conversion: first heap slot
+R_COUNT: Final = 23  # heap slots; afterwards, how many were done
+R_STEP: Final = 24  # slots an item takes
+# Sizes of the arrays, set by `run`.
+R_SIZE: Final = 25
+R_HEAP_SIZE: Final = 26
+R_STACK_SIZE: Final = 27
+R_MARK_SIZE: Final = 28
+R_MEMO_SIZE: Final = 29
+R_NUM_GLOBALS: Final = 30
+NUM_REGISTERS: Final = 32
 
-# --- events -----------------------------------------------------------------------------------------------------------------
+# --- commands -----------------------------------------------------------------------------------------------
+DO_RUN: Final = 0  # run opcodes
+DO_ITEMS: Final = 1  # convert heap slots to rows of R_TABLE
+DO_LINKS: Final = 2  # the same for an adjacency's pairs
+DO_COLLECT: Final = 3  # collect garbage into `spare`
+
+# --- events -------------------------------------------------------------------------------------------------
+AGAIN: Final = -1  # no event: go on where the registers say
 EV_LIMIT: Final = 1
 EV_STOP: Final = 2
 EV_COLLECT: Final = 3
@@ -94,7 +126,7 @@ EV_OVERFLOW: Final = 10
 EV_ERROR: Final = 11
 EV_LEARN: Final = 12  # a batch read without templates lies between bytes R_ADDRESS and R_VALUE
 
-# --- errors -----------------------------------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------------------
 E_UNDERFLOW: Final = 1
 E_MARK: Final = 2
 E_MEMO: Final = 3
@@ -107,7 +139,7 @@ E_DTYPE: Final = 9
 E_TENSOR: Final = 10
 E_LINK: Final = 11  # an adjacency's list that holds something other than records
 
-# --- what a global is (decided by legacy/globals.py) --------------------------------------------------------------------------
+# --- what a global is (decided by legacy/globals.py) --------------------------------------------------------
 G_REFUSED: Final = 0
 G_CLASS: Final = 1
 G_RECONSTRUCT: Final = 2
@@ -129,7 +161,7 @@ G_NAMESPACE: Final = 17  # types.SimpleNamespace: an object whose state is a dic
 G_PARAMETER: Final = 18  # torch.nn.Parameter around a tensor
 G_TUPLE: Final = 19
 
-# --- schema nodes: one row of `nodes` each ------------------------------------------------------------------------------------
+# --- schema nodes: one row of `nodes` each ------------------------------------------------------------------
 N_KIND: Final = 0
 N_COLUMN: Final = 1  # scalar column, or byte offset in the vector row
 N_SIZE: Final = 2  # elements of a vector, bytes of an array, children wanted
@@ -139,9 +171,7 @@ N_CHILDREN: Final = 5
 N_KEYKIND: Final = 6  # how the parent finds this child: 0 text, 1 int
 N_KEY: Final = 7  # offset of the text in `key_pool`, or the int
 N_KEYLEN: Final = 8
-N_KEYPOS: Final = (
-    9  # file offset of the key text seen last: a memoised key is recognised without comparing it
-)
+N_KEYPOS: Final = 9  # file offset of the key text seen last: a memoised key is recognised by it
 N_NDIM: Final = 10
 N_DIM0: Final = 11
 N_MODE: Final = 15
@@ -165,7 +195,7 @@ M_SLOTS: Final = 1  # BUILD with (dict or None, dict)
 M_SEQ: Final = 2  # BUILD with a list or tuple of the fields' values
 M_ARGS: Final = 3  # constructor arguments only (NamedTuple)
 
-# --- tables: one row of `tables` each -------------------------------------------------------------------------------------------
+# --- tables: one row of `tables` each -----------------------------------------------------------------------
 T_SCALARS: Final = 0  # index of the scalar columns in `buffer`
 T_CAP: Final = 1  # rows the buffer holds
 T_ROWS: Final = 2  # rows in the buffer
@@ -184,7 +214,7 @@ T_GENERAL: Final = 14  # rows converted without a template since the last look
 T_LEARN: Final = 15  # whether that is worth an event
 TABLE_FIELDS: Final = 16
 
-# --- templates: one row of `templates` each, their elements in `elements` ---------------------------------------------------------
+# --- templates: one row of `templates` each, their elements in `elements` -----------------------------------
 TP_FIRST: Final = 0
 TP_LAST: Final = 1
 TP_MEMOS: Final = 2
@@ -204,9 +234,11 @@ P_SAMEGLOBAL: Final = 8  # number of the global
 P_SAMEDTYPE: Final = 9  # dtype code
 ELEMENT_FIELDS: Final = 4
 
-OVERFLOW: Final = 4096
-BATCH: Final = 1000
-LEARN: Final = 48
+OVERFLOW: Final = 4096  # values above one mark before Python is asked what they are
+BATCH: Final = 1000  # items of a container before Python is asked whether they make a table
+LEARN: Final = 48  # rows read without a template before Python is asked for one
+ROOM: Final = 16  # free heap slots before any opcode: enough for what doesn't say how much it takes
+NEVER: Final = 1 << 62
 
 CONTAINER_SLOTS: Final = 7
 C_COUNT: Final = 0
@@ -218,6 +250,10 @@ C_ROWS: Final = 5
 C_MADE: Final = 6  # file offset of the opcode that made it
 
 
+# --- what the machine works on ------------------------------------------------------------------------------
+# Arrays where Python calls `run`, pointers inside.
+
+
 class Stacks(NamedTuple):
     """The value stack: tags, payloads, and how many rows a ROWS value stands for."""
 
@@ -227,7 +263,10 @@ class Stacks(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """The open marks: stack height, heap top, the table whose records may follow, the table a huge tuple's items go to, offset."""
+    """The open marks.
+
+    Stack height, heap top, the table whose records may follow, the table a huge tuple's items go to, file offset.
+    """
 
     height: Any
     heap: Any
@@ -253,7 +292,7 @@ class Memos(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The globals seen: ``G_`` codes, and their modules and names as spans (offset, length, offset, length) of a text."""
+    """The globals seen: ``G_`` codes, and modules and names as spans (offset, length, offset, length) of a text."""
 
     kind: Any
     text: Any
@@ -261,7 +300,7 @@ class Names(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """Tables, schema nodes, the texts of keys, the row buffers (one memory, as int64 and as bytes), and a work stack."""
+    """Tables, schema nodes, the texts of keys, the row buffers (one memory, as int64 and as bytes), a work stack."""
 
     tables: Any
     nodes: Any
@@ -280,36 +319,74 @@ class TemplateArrays(NamedTuple):
     first_byte: Any
 
 
-@kernel
-def _u32(data: Any, at: Any) -> Any:
-    return (
-        np.int64(data[at])
-        | np.int64(data[at + 1]) << 8
-        | np.int64(data[at + 2]) << 16
-        | np.int64(data[at + 3]) << 24
-    )
+class Row(NamedTuple):
+    """Where one row of a table lies: its first scalar, the distance to the next column, its first vector byte."""
+
+    scalars: Any
+    stride: Any
+    vectors: Any
 
 
-@kernel
-def _u64(data: Any, at: Any) -> Any:
-    value = np.int64(0)
-    for i in range(8):
-        value |= np.int64(data[at + i]) << (8 * i)
-    return value
+@intrinsic  # type: ignore[untyped-decorator]
+def _pointer(typing_context: Any, array: Any) -> Any:
+    """Where an array's elements begin."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, arguments[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
 
 
-@kernel
+def _loader(bits: int, *, swapped: bool = False) -> Any:
+    """Make the kernel that loads a little-endian (`swapped`: big-endian) number from any byte offset, zero-extended."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(typing_context: Any, pointer: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            address = builder.gep(arguments[0], [arguments[1]])
+            number = builder.load(builder.bitcast(address, ir.IntType(bits).as_pointer()), align=1)
+            number = builder.bswap(number) if swapped else number
+            return builder.zext(number, ir.IntType(64)) if bits < 64 else number
+
+        return types.int64(pointer, types.int64), generate
+
+    return load
+
+
+_u16 = _loader(16)
+_u32 = _loader(32)
+_u64 = _loader(64)
+_float_bits = _loader(64, swapped=True)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _copy(typing_context: Any, target: Any, to: Any, source: Any, start: Any, count: Any) -> Any:
+    """Copy elements from one memory to another (memmove: loops would be compiled to several vectorised versions)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        out, to, data, start, count = arguments
+        size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
+        cgutils.raw_memmove(builder, builder.gep(out, [to]), builder.gep(data, [start]), count, size)
+        return context.get_dummy_value()
+
+    return types.none(target, types.int64, source, types.int64, types.int64), generate
+
+
+# --- bytes --------------------------------------------------------------------------------------------------
+
+
+@inner_kernel
 def _span(data: Any, at: Any) -> Any:
     """Start and length of the text or bytes whose opcode is at `at`."""
-    op = data[at]
-    if op == 0x8C or op == 0x43:
+    code = data[at]
+    if code == op.SHORT_BINUNICODE or code == op.SHORT_BINBYTES:
         return at + 2, np.int64(data[at + 1])
-    if op == 0x58 or op == 0x42:
+    if code == op.BINUNICODE or code == op.BINBYTES:
         return at + 5, _u32(data, at + 1)
     return at + 9, _u64(data, at + 1)
 
 
-@kernel
+@inner_kernel
 def _long(data: Any, at: Any, length: Any) -> Any:
     """Little-endian two's complement of up to 8 bytes."""
     value = np.int64(0)
@@ -320,100 +397,83 @@ def _long(data: Any, at: Any, length: Any) -> Any:
     return value
 
 
-@kernel
-def _binfloat(data: Any, at: Any) -> Any:
-    """The bits of the big-endian float64 at `at`."""
-    bits = np.int64(0)
-    for i in range(8):
-        bits = bits << 8 | np.int64(data[at + i])
-    return bits
-
-
-@kernel
-def _same_text(data: Any, at: Any, length: Any, pool: Any, offset: Any) -> Any:
-    for i in range(length):
+@inner_kernel
+def _same_bytes(data: Any, at: Any, pool: Any, offset: Any, length: Any) -> Any:
+    """Whether two runs of bytes are equal, eight at a time."""
+    i = np.int64(0)
+    while i + 8 <= length:
+        if _u64(data, at + i) != _u64(pool, offset + i):
+            return False
+        i += 8
+    while i < length:
         if data[at + i] != pool[offset + i]:
             return False
+        i += 1
     return True
 
 
-@kernel
-def _latin1(data: Any, at: Any, length: Any, out: Any, offset: Any, room: Any) -> Any:
-    """Decode UTF-8 text of code points below 256 into bytes; their number, or -1 if it isn't such text or doesn't fit."""
-    i = np.int64(0)
-    n = np.int64(0)
-    while i < length:
-        byte = data[at + i]
-        if byte < 0x80:
-            value = byte
-            i += 1
-        elif (byte & 0xFC) == 0xC0 and i + 1 < length:
-            value = np.uint8((byte & 3) << 6 | (data[at + i + 1] & 0x3F))
-            i += 2
-        else:
-            return np.int64(-1)
-        if n >= room:
-            return np.int64(-1)
-        out[offset + n] = value
-        n += 1
-    return n
+@inner_kernel
+def _latin1(data: Any, at: Any, left: Any) -> Any:
+    """(byte, width) of the UTF-8 character at `at`; width 0 when it isn't a whole one below 256."""
+    byte = np.int64(data[at])
+    if byte < 0x80:
+        return byte, np.int64(1)
+    if (byte & 0xFC) == 0xC0 and left > 1:
+        return (byte & 3) << 6 | (np.int64(data[at + 1]) & 0x3F), np.int64(2)
+    return byte, np.int64(0)
 
 
-@kernel
-def _copy_data(data: Any, tag: Any, value: Any, size: Any, out: Any, offset: Any) -> Any:
+@inner_kernel
+def _copy_data(data: Any, tag: Any, value: Any, size: Any, out: Any, to: Any) -> Any:
     """Copy `size` raw bytes of a bytes-like value; False when it has another length."""
-    if tag == BYTES:
-        start, length = _span(data, value)
-        if length != size:
-            return False
-        for i in range(size):
-            out[offset + i] = data[start + i]
-        return True
     if tag == RAWAT:
-        for i in range(size):
-            out[offset + i] = data[value + i]
+        _copy(out, to, data, value, size)
         return True
-    if tag == ENCODED:
-        start, length = _span(data, value)
-        return _latin1(data, start, length, out, offset, size) == size
-    return False
+    if tag != BYTES and tag != ENCODED:
+        return False
+    start, length = _span(data, value)
+    if tag == BYTES:
+        if length == size:
+            _copy(out, to, data, start, size)
+        return length == size
+    i = np.int64(0)
+    done = np.int64(0)
+    while i < length:
+        byte, width = _latin1(data, start + i, length - i)
+        if width == 0 or done >= size:
+            return False
+        out[to + done] = byte
+        done += 1
+        i += width
+    return done == size
 
 
-@kernel
-def _find_key(
-    data: Any, heap_tag: Any, heap: Any, dictionary: Any, position: Any, nodes: Any, key_pool: Any, node: Any
-) -> Any:
-    """Heap slot of the value under a schema node's key, tried at `position` first; -1 when absent."""
-    chunk = heap[dictionary + C_FIRST]
-    count = heap[chunk] if chunk >= 0 else np.int64(0)
-    want_text = nodes[node, N_KEYKIND] == 0
-    at = position * 2
-    if chunk >= 0 and at < count:
-        slot = chunk + 2 + at
-        if want_text:
-            if heap_tag[slot] == TEXT and heap[slot] == nodes[node, N_KEYPOS]:
-                return slot + 1
-        elif heap_tag[slot] == INT and heap[slot] == nodes[node, N_KEY]:
-            return slot + 1
-    while chunk >= 0:
-        count = heap[chunk]
-        for i in range(0, count, 2):
-            slot = chunk + 2 + i
-            if want_text:
-                if heap_tag[slot] == TEXT:
-                    start, length = _span(data, heap[slot])
-                    if length == nodes[node, N_KEYLEN] and _same_text(
-                        data, start, length, key_pool, nodes[node, N_KEY]
-                    ):
-                        nodes[node, N_KEYPOS] = heap[slot]
-                        return slot + 1
-            elif heap_tag[slot] == INT and heap[slot] == nodes[node, N_KEY]:
-                return slot + 1
-        chunk = heap[chunk + 1]
-    return np.int64(-1)
+@inner_kernel
+def _scalar_bits(data: Any, tag: Any, value: Any, size: Any, swapped: Any) -> Any:
+    """(fits, bits) of a number of `size` raw bytes, big-endian when `swapped` isn't 0."""
+    bits = np.int64(0)
+    if tag != BYTES and tag != ENCODED:
+        return False, bits
+    start, length = _span(data, value)
+    i = np.int64(0)
+    done = np.int64(0)
+    while i < length:
+        byte = np.int64(data[start + i])
+        width = np.int64(1)
+        if tag == ENCODED:
+            byte, width = _latin1(data, start + i, length - i)
+        if width == 0 or done >= size:
+            return False, bits
+        bits |= byte << (8 * (size - 1 - done if swapped != 0 else done))
+        done += 1
+        i += width
+    return done == size, bits
 
 
-@kernel
+# --- from values to rows ------------------------------------------------------------------------------------
+
+
+@inner_kernel
 def _number_bits(tag: Any, value: Any, kind: Any) -> Any:
     """(fits, bits) of a number for a column of the kind; bool < int < float widen."""
     if kind == K_FLOAT:
@@ -422,197 +482,235 @@ def _number_bits(tag: Any, value: Any, kind: Any) -> Any:
         if tag == INT or tag == BOOL:
             # Exact up to 2^53; beyond, the value isn't what the pickle held.
             return -(1 << 53) <= value <= (1 << 53), np.float64(value).view(np.int64)
-        return False, np.int64(0)
+        return False, value
     if kind == K_INT:
         return tag == INT or tag == BOOL, value
     return tag == BOOL, value
 
 
-@kernel
-def _convert(
-    data: Any,
-    memory: Memory,
-    schema: Schema,
-    table: Any,
-    node0: Any,
-    tag0: Any,
-    value0: Any,
-    row: Any,
-    registers: Any,
-) -> Any:
-    """Write one value into row `row` of a table's buffers, as its schema says; False (and R_NODE...) when it doesn't fit."""
+@inner_kernel
+def _row_at(tables: Any, t: Any, row: Any) -> Any:
+    return Row(
+        tables[t + T_SCALARS] + row, tables[t + T_CAP], tables[t + T_VECTORS] + row * tables[t + T_ROWBYTES]
+    )
+
+
+@inner_kernel
+def _find_key(data: Any, memory: Memory, schema: Schema, dictionary: Any, position: Any, n: Any) -> Any:
+    """Heap slot of the value under a schema node's key, tried at `position` first; -1 when absent."""
     heap_tag, heap = memory
-    tables, nodes, key_pool, buffer, buffer8, work = schema
-    scalars = tables[table, T_SCALARS]
-    cap = tables[table, T_CAP]
-    vectors = tables[table, T_VECTORS] + row * tables[table, T_ROWBYTES]
-    work[0, 0] = node0
-    work[0, 1] = tag0
-    work[0, 2] = value0
-    depth = 1
+    nodes = schema.nodes
+    chunk = heap[dictionary + C_FIRST]
+    key = nodes[n + N_KEY]
+    is_text = nodes[n + N_KEYKIND] == 0
+    tag = TEXT if is_text else INT
+    seen = nodes[n + N_KEYPOS] if is_text else key
+    if chunk >= 0 and position * 2 < heap[chunk]:
+        slot = chunk + 2 + position * 2
+        if heap[slot] == seen and heap_tag[slot] == tag:
+            return slot + 1
+    while chunk >= 0:
+        for slot in range(chunk + 2, chunk + 2 + heap[chunk], 2):
+            if heap_tag[slot] == tag:
+                if is_text:
+                    start, length = _span(data, heap[slot])
+                    if length == nodes[n + N_KEYLEN] and _same_bytes(
+                        data, start, schema.key_pool, key, length
+                    ):
+                        nodes[n + N_KEYPOS] = heap[slot]
+                        return slot + 1
+                elif heap[slot] == key:
+                    return slot + 1
+        chunk = heap[chunk + 1]
+    return np.int64(-1)
+
+
+@inner_kernel
+def _offer(memory: Memory, schema: Schema, row: Row, node: Any, slot: Any, depth: Any) -> Any:
+    """Take the value in a heap slot to a schema node: a number is written at once, the rest waits on the work stack."""
+    nodes, work = schema.nodes, schema.work
+    n = node * NODE_FIELDS
+    kind = nodes[n + N_KIND]
+    tag = np.int64(memory.tag[slot])
+    value = memory.value[slot]
+    if kind == K_INT or kind == K_FLOAT or kind == K_BOOL:
+        fits, bits = _number_bits(tag, value, kind)
+        if fits:
+            schema.buffer[row.scalars + nodes[n + N_COLUMN] * row.stride] = bits
+            return depth
+    work[3 * depth] = node
+    work[3 * depth + 1] = tag
+    work[3 * depth + 2] = value
+    return depth + 1
+
+
+@inner_kernel
+def _offer_items(memory: Memory, schema: Schema, row: Row, n: Any, tag: Any, value: Any, depth: Any) -> Any:
+    """Take a tuple's or list's items to a node's children; the new depth, -1 when it isn't a sequence of that length."""
+    heap = memory.value
+    child = schema.nodes[n + N_CHILD]
+    count = schema.nodes[n + N_CHILDREN]
+    if tag == TUPLE and heap[value] == count:
+        for slot in range(value + 1, value + 1 + count):
+            depth = _offer(memory, schema, row, child, slot, depth)
+            child += 1
+        return depth
+    if tag == LIST and heap[value + C_COUNT] == count and heap[value + C_ROWS] == 0:
+        chunk = heap[value + C_FIRST]
+        while chunk >= 0:
+            for slot in range(chunk + 2, chunk + 2 + heap[chunk]):
+                depth = _offer(memory, schema, row, child, slot, depth)
+                child += 1
+            chunk = heap[chunk + 1]
+        return depth
+    return np.int64(-1)
+
+
+@inner_kernel
+def _offer_fields(
+    data: Any, memory: Memory, schema: Schema, row: Row, n: Any, one: Any, two: Any, depth: Any
+) -> Any:
+    """Take the values of a dict (or of two, -1: none) to a node's children; the new depth, -1 when the keys differ."""
+    heap = memory.value
+    first = schema.nodes[n + N_CHILD]
+    count = schema.nodes[n + N_CHILDREN]
+    have = heap[one + C_COUNT]
+    if two >= 0:
+        have += heap[two + C_COUNT]
+    if have != count:
+        return np.int64(-1)
+    for i in range(count):
+        m = (first + i) * NODE_FIELDS
+        slot = _find_key(data, memory, schema, one, i, m)
+        if slot < 0 and two >= 0:
+            slot = _find_key(data, memory, schema, two, i, m)
+        if slot < 0:
+            return np.int64(-1)
+        depth = _offer(memory, schema, row, first + i, slot, depth)
+    return depth
+
+
+@inner_kernel
+def _offer_state(data: Any, memory: Memory, schema: Schema, row: Row, n: Any, value: Any, depth: Any) -> Any:
+    """Take an instance's fields to a node's children; the new depth, -1 when it's made another way."""
+    heap_tag, heap = memory
+    mode = schema.nodes[n + N_MODE]
+    tag = np.int64(heap_tag[value + 2])
+    state = heap[value + 2]
+    if mode == M_ARGS:
+        return _offer_items(memory, schema, row, n, np.int64(heap_tag[value + 1]), heap[value + 1], depth)
+    if mode == M_SEQ:
+        return _offer_items(memory, schema, row, n, tag, state, depth)
+    two = np.int64(-1)
+    if mode == M_SLOTS:
+        if tag != TUPLE or heap[state] != 2:
+            return np.int64(-1)
+        if heap_tag[state + 1] == DICT:
+            two = heap[state + 1]
+        tag = np.int64(heap_tag[state + 2])
+        state = heap[state + 2]
+    if tag != DICT:
+        return np.int64(-1)
+    return _offer_fields(data, memory, schema, row, n, state, two, depth)
+
+
+@inner_kernel
+def _numbers(memory: Memory, start: Any, count: Any, kind: Any, buffer: Any, to: Any) -> Any:
+    """Write the numbers in heap slots as a vector's elements; how many fit."""
+    for i in range(count):
+        fits, bits = _number_bits(np.int64(memory.tag[start + i]), memory.value[start + i], kind)
+        if not fits:
+            return np.int64(i)
+        buffer[to + i] = bits
+    return count
+
+
+@inner_kernel
+def _vector(memory: Memory, tag: Any, value: Any, size: Any, kind: Any, buffer: Any, to: Any) -> Any:
+    """Write a tuple's or list's numbers; -1 when done, else the tag of what doesn't fit (its own for a wrong length)."""
+    heap_tag, heap = memory
+    if tag == TUPLE and heap[value] == size:
+        done = _numbers(memory, value + 1, size, kind, buffer, to)
+        return np.int64(-1) if done == size else np.int64(heap_tag[value + 1 + done])
+    if tag == LIST and heap[value + C_COUNT] == size and heap[value + C_ROWS] == 0:
+        chunk = heap[value + C_FIRST]
+        while chunk >= 0:
+            done = _numbers(memory, chunk + 2, heap[chunk], kind, buffer, to)
+            if done < heap[chunk]:
+                return np.int64(heap_tag[chunk + 2 + done])
+            to += done
+            chunk = heap[chunk + 1]
+        return np.int64(-1)
+    return tag
+
+
+@inner_kernel
+def _same_array(memory: Memory, nodes: Any, n: Any, value: Any) -> Any:
+    """Whether an array has a schema node's dtype and shape, in C order."""
+    heap_tag, heap = memory
+    if heap[value] != nodes[n + N_CODE] or heap_tag[value + 1] != TUPLE:
+        return False
+    shape = heap[value + 1]
+    ndim = heap[shape]
+    if ndim != nodes[n + N_NDIM] or (ndim > 1 and heap[value + 2] != 0):
+        return False
+    for i in range(ndim):
+        if heap_tag[shape + 1 + i] != INT or heap[shape + 1 + i] != nodes[n + N_DIM0 + i]:
+            return False
+    return True
+
+
+@inner_kernel
+def _convert(
+    data: Any, memory: Memory, schema: Schema, row: Row, node: Any, tag: Any, value: Any, registers: Any
+) -> Any:
+    """Write one value into a row as its schema node says; False (and R_NODE, R_TAG, R_VALUE) when it doesn't fit."""
+    heap_tag, heap = memory
+    nodes, work, buffer8 = schema.nodes, schema.work, schema.buffer8
+    work[0] = node
+    work[1] = tag
+    work[2] = value
+    depth = np.int64(1)
     while depth > 0:
         depth -= 1
-        node = work[depth, 0]
-        tag = work[depth, 1]
-        value = work[depth, 2]
-        kind = nodes[node, N_KIND]
+        node = work[3 * depth]
+        tag = work[3 * depth + 1]
+        value = work[3 * depth + 2]
+        n = node * NODE_FIELDS
+        kind = nodes[n + N_KIND]
+        to = row.vectors + nodes[n + N_COLUMN]
+        size = nodes[n + N_SIZE]
         fits = False
+        below = np.int64(-1)
         if kind == K_SKIP:
             fits = True
+        elif kind == K_NONE:
+            fits = tag == NONE
         elif kind == K_INT or kind == K_FLOAT or kind == K_BOOL:
             fits, bits = _number_bits(tag, value, kind)
             if fits:
-                buffer[scalars + nodes[node, N_COLUMN] * cap + row] = bits
-        elif kind == K_NONE:
-            fits = tag == NONE
+                schema.buffer[row.scalars + nodes[n + N_COLUMN] * row.stride] = bits
         elif kind == K_ARRAY:
-            if tag == ARRAY and heap[value] == nodes[node, N_CODE] and heap_tag[value + 1] == TUPLE:
-                shape = heap[value + 1]
-                ndim = heap[shape]
-                fits = ndim == nodes[node, N_NDIM] and (ndim < 2 or heap[value + 2] == 0)
-                for i in range(ndim):
-                    if (
-                        not fits
-                        or heap_tag[shape + 1 + i] != INT
-                        or heap[shape + 1 + i] != nodes[node, N_DIM0 + i]
-                    ):
-                        fits = False
-                        break
-                if fits:
-                    fits = _copy_data(
-                        data,
-                        heap_tag[value + 3],
-                        heap[value + 3],
-                        nodes[node, N_SIZE],
-                        buffer8,
-                        vectors + nodes[node, N_COLUMN],
-                    )
+            if tag == ARRAY and _same_array(memory, nodes, n, value):
+                fits = _copy_data(data, np.int64(heap_tag[value + 3]), heap[value + 3], size, buffer8, to)
         elif kind == K_BYTES:
-            fits = _copy_data(data, tag, value, nodes[node, N_SIZE], buffer8, vectors + nodes[node, N_COLUMN])
+            fits = _copy_data(data, tag, value, size, buffer8, to)
         elif kind == K_INTS or kind == K_FLOATS:
-            inner = K_INT if kind == K_INTS else K_FLOAT
-            at = (vectors + nodes[node, N_COLUMN]) // 8
-            size = nodes[node, N_SIZE]
-            if tag == TUPLE:
-                fits = heap[value] == size
-                if fits:
-                    for i in range(size):
-                        good, bits = _number_bits(heap_tag[value + 1 + i], heap[value + 1 + i], inner)
-                        if not good:
-                            fits = False
-                            tag = np.int64(heap_tag[value + 1 + i])
-                            break
-                        buffer[at + i] = bits
-            elif tag == LIST:
-                fits = heap[value + C_COUNT] == size and heap[value + C_ROWS] == 0
-                chunk = heap[value + C_FIRST]
-                done = 0
-                while fits and chunk >= 0:
-                    for i in range(heap[chunk]):
-                        good, bits = _number_bits(heap_tag[chunk + 2 + i], heap[chunk + 2 + i], inner)
-                        if not good:
-                            fits = False
-                            tag = np.int64(heap_tag[chunk + 2 + i])
-                            break
-                        buffer[at + done] = bits
-                        done += 1
-                    chunk = heap[chunk + 1]
+            inner = np.int64(K_INT if kind == K_INTS else K_FLOAT)
+            wrong = _vector(memory, tag, value, size, inner, schema.buffer, to // 8)
+            fits = wrong < 0
+            tag = tag if fits else wrong
         elif kind == K_SEQ:
-            first = nodes[node, N_CHILD]
-            count = nodes[node, N_CHILDREN]
-            if tag == TUPLE and heap[value] == count:
-                fits = True
-                for i in range(count - 1, -1, -1):
-                    work[depth, 0] = first + i
-                    work[depth, 1] = heap_tag[value + 1 + i]
-                    work[depth, 2] = heap[value + 1 + i]
-                    depth += 1
-            elif tag == LIST and heap[value + C_COUNT] == count and heap[value + C_ROWS] == 0:
-                fits = True
-                chunk = heap[value + C_FIRST]
-                done = 0
-                while chunk >= 0:
-                    for i in range(heap[chunk]):
-                        work[depth, 0] = first + done
-                        work[depth, 1] = heap_tag[chunk + 2 + i]
-                        work[depth, 2] = heap[chunk + 2 + i]
-                        depth += 1
-                        done += 1
-                    chunk = heap[chunk + 1]
+            below = _offer_items(memory, schema, row, n, tag, value, depth)
         elif kind == K_DICT:
-            first = nodes[node, N_CHILD]
-            count = nodes[node, N_CHILDREN]
-            if tag == DICT and heap[value + C_COUNT] == count:
-                fits = True
-                for i in range(count):
-                    slot = _find_key(data, heap_tag, heap, value, i, nodes, key_pool, first + i)
-                    if slot < 0:
-                        fits = False
-                        break
-                    work[depth, 0] = first + i
-                    work[depth, 1] = heap_tag[slot]
-                    work[depth, 2] = heap[slot]
-                    depth += 1
+            if tag == DICT:
+                below = _offer_fields(data, memory, schema, row, n, value, np.int64(-1), depth)
         elif kind == K_OBJ:
-            if tag == OBJ and heap[value] == nodes[node, N_CODE]:
-                first = nodes[node, N_CHILD]
-                count = nodes[node, N_CHILDREN]
-                mode = nodes[node, N_MODE]
-                state_tag = np.int64(heap_tag[value + 2])
-                state = heap[value + 2]
-                if mode == M_DICT or mode == M_SLOTS:
-                    one = np.int64(-1)
-                    two = np.int64(-1)
-                    if mode == M_DICT and state_tag == DICT:
-                        one = state
-                    elif mode == M_SLOTS and state_tag == TUPLE and heap[state] == 2:
-                        if heap_tag[state + 1] == DICT:
-                            two = heap[state + 1]
-                        if heap_tag[state + 2] == DICT:
-                            one = heap[state + 2]
-                    have = np.int64(0)
-                    if one >= 0:
-                        have += heap[one + C_COUNT]
-                    if two >= 0:
-                        have += heap[two + C_COUNT]
-                    fits = have == count and one >= 0
-                    for i in range(count):
-                        if not fits:
-                            break
-                        slot = _find_key(data, heap_tag, heap, one, i, nodes, key_pool, first + i)
-                        if slot < 0 and two >= 0:
-                            slot = _find_key(data, heap_tag, heap, two, i, nodes, key_pool, first + i)
-                        if slot < 0:
-                            fits = False
-                            break
-                        work[depth, 0] = first + i
-                        work[depth, 1] = heap_tag[slot]
-                        work[depth, 2] = heap[slot]
-                        depth += 1
-                else:
-                    if mode == M_ARGS:
-                        state_tag = np.int64(heap_tag[value + 1])
-                        state = heap[value + 1]
-                    if state_tag == TUPLE and heap[state] == count:
-                        fits = True
-                        for i in range(count):
-                            work[depth, 0] = first + i
-                            work[depth, 1] = heap_tag[state + 1 + i]
-                            work[depth, 2] = heap[state + 1 + i]
-                            depth += 1
-                    elif state_tag == LIST and heap[state + C_COUNT] == count:
-                        fits = True
-                        chunk = heap[state + C_FIRST]
-                        done = 0
-                        while chunk >= 0:
-                            for i in range(heap[chunk]):
-                                work[depth, 0] = first + done
-                                work[depth, 1] = heap_tag[chunk + 2 + i]
-                                work[depth, 2] = heap[chunk + 2 + i]
-                                depth += 1
-                                done += 1
-                            chunk = heap[chunk + 1]
-        if not fits:
+            if tag == OBJ and heap[value] == nodes[n + N_CODE]:
+                below = _offer_state(data, memory, schema, row, n, value, depth)
+        if below >= 0:
+            depth = below
+        elif not fits:
             registers[R_NODE] = node
             registers[R_TAG] = tag
             registers[R_VALUE] = value
@@ -620,22 +718,20 @@ def _convert(
     return True
 
 
-@kernel
-def _is_record(heap_tag: Any, heap: Any, tables: Any, table: Any, tag: Any, value: Any) -> Any:
+@inner_kernel
+def _is_record(memory: Memory, tables: Any, t: Any, tag: Any, value: Any) -> Any:
     """Whether a value looks like a record of a table: same tag, and same class or length."""
-    if tag != tables[table, T_TAG]:
+    if tag != tables[t + T_TAG]:
         return False
-    if tag == OBJ:
-        return heap[value] == tables[table, T_CLASS]
-    if tag == TUPLE:
-        return heap[value] == tables[table, T_CLASS]
+    if tag == OBJ or tag == TUPLE:
+        return memory.value[value] == tables[t + T_CLASS]
     if tag == DICT:
-        return heap[value + C_COUNT] == tables[table, T_CLASS]
+        return memory.value[value + C_COUNT] == tables[t + T_CLASS]
     return True
 
 
-@kernel
-def convert_items(
+@inner_kernel
+def _convert_items(
     data: Any,
     tags: Any,
     values: Any,
@@ -652,40 +748,36 @@ def convert_items(
     Fewer than `count` means: the buffer is full (R_NODE = -1), or the next item doesn't fit (R_NODE).
     """
     tables, nodes = schema.tables, schema.nodes
-    row = tables[table, T_ROWS]
-    cap = tables[table, T_CAP]
-    root = tables[table, T_ROOT]
+    t = table * TABLE_FIELDS
+    row = tables[t + T_ROWS]
+    cap = tables[t + T_CAP]
+    root = tables[t + T_ROOT]
+    # An empty slot of a ring that isn't full yet is no record.
+    gaps = step == 1 and nodes[root * NODE_FIELDS + N_KIND] >= K_SEQ
+    node = root if step == 1 else nodes[root * NODE_FIELDS + N_CHILD]
     registers[R_NODE] = -1
     registers[R_TABLE] = table
     done = np.int64(0)
-    while done < count:
-        if row >= cap:
-            break
-        at = start + done
-        if step == 1 and tags[at] == NONE and nodes[root, N_KIND] >= K_SEQ:
-            done += 1  # an empty slot of a ring that isn't full yet
-            continue
-        if step == 2:
-            first = nodes[root, N_CHILD]
-            if not _convert(
-                data, memory, schema, table, first, np.int64(tags[at]), values[at], row, registers
-            ):
+    while done < count and row < cap:
+        if not (gaps and tags[start + done] == NONE):
+            place = _row_at(tables, t, row)
+            for i in range(step):
+                at = start + done + i
+                if not _convert(
+                    data, memory, schema, place, node + i, np.int64(tags[at]), values[at], registers
+                ):
+                    break
+            if registers[R_NODE] >= 0:
                 break
-            if not _convert(
-                data, memory, schema, table, first + 1, np.int64(tags[at + 1]), values[at + 1], row, registers
-            ):
-                break
-        elif not _convert(data, memory, schema, table, root, np.int64(tags[at]), values[at], row, registers):
-            break
-        row += 1
+            row += 1
         done += step
-    tables[table, T_GENERAL] += row - tables[table, T_ROWS]
-    tables[table, T_ROWS] = row
+    tables[t + T_GENERAL] += row - tables[t + T_ROWS]
+    tables[t + T_ROWS] = row
     return done
 
 
-@kernel
-def convert_links(
+@inner_kernel
+def _convert_links(
     data: Any,
     tags: Any,
     values: Any,
@@ -694,21 +786,18 @@ def convert_links(
     memory: Memory,
     schema: Schema,
     table: Any,
-    progress: Any,
     registers: Any,
 ) -> Any:
     """Convert pairs (key, list of rows) or (key, {key2: list of rows}) of an adjacency to link rows.
 
-    Returns the number of stack items done; `progress[0]` counts the inner entries done of the pair it stopped in.
+    Returns the number of items done; R_LINKED counts the inner entries done of the pair it stopped in. R_NODE is -2
+    when there is something other than rows.
     """
     heap_tag, heap = memory
-    tables, nodes, buffer = schema.tables, schema.nodes, schema.buffer
-    cap = tables[table, T_CAP]
-    root = tables[table, T_ROOT]
-    level = tables[table, T_LINK]
-    first = nodes[root, N_CHILD]
-    scalars = tables[table, T_SCALARS]
-    column = tables[table, T_FIRSTCOL]
+    tables, buffer = schema.tables, schema.buffer
+    t = table * TABLE_FIELDS
+    two_levels = tables[t + T_LINK] == 2
+    first = schema.nodes[tables[t + T_ROOT] * NODE_FIELDS + N_CHILD]
     registers[R_TABLE] = table
     registers[R_NODE] = -1
     done = np.int64(0)
@@ -716,28 +805,31 @@ def convert_links(
         at = start + done
         chunk = np.int64(-1)
         entries = np.int64(1)
-        if level == 2:
+        if two_levels:
             if tags[at + 1] != DICT:
                 registers[R_NODE] = -2
                 return done
             chunk = heap[values[at + 1] + C_FIRST]
             entries = heap[values[at + 1] + C_COUNT]
-        skip = progress[0]
         seen = np.int64(0)
         inside = np.int64(0)
         while seen < entries:
-            if level == 2:
-                while inside >= heap[chunk]:
+            tag = np.int64(tags[at + 1])
+            value = values[at + 1]
+            slot = np.int64(0)
+            if two_levels:
+                while chunk >= 0 and inside >= heap[chunk]:
                     chunk = heap[chunk + 1]
-                    inside = 0
-                tag = heap_tag[chunk + 2 + inside + 1]
-                value = heap[chunk + 2 + inside + 1]
-            else:
-                tag = tags[at + 1]
-                value = values[at + 1]
-            if seen >= skip:
-                row = tables[table, T_ROWS]
-                if row >= cap:
+                    inside = np.int64(0)
+                if chunk < 0:  # the inner dict's items have become rows of their own
+                    registers[R_NODE] = -2
+                    return done
+                slot = chunk + 2 + inside
+                tag = np.int64(heap_tag[slot + 1])
+                value = heap[slot + 1]
+            if seen >= registers[R_LINKED]:
+                row = tables[t + T_ROWS]
+                if row >= tables[t + T_CAP]:
                     return done
                 if tag == ROWS:
                     head = value
@@ -748,200 +840,149 @@ def convert_links(
                 else:
                     registers[R_NODE] = -2
                     return done
-                if not _convert(
-                    data, memory, schema, table, first, np.int64(tags[at]), values[at], row, registers
-                ):
-                    return done
-                if level == 2 and not _convert(
-                    data,
-                    memory,
-                    schema,
-                    table,
-                    first + 1,
-                    np.int64(heap_tag[chunk + 2 + inside]),
-                    heap[chunk + 2 + inside],
-                    row,
-                    registers,
-                ):
-                    return done
-                buffer[scalars + column * cap + row] = head
-                buffer[scalars + (column + 1) * cap + row] = rows
-                tables[table, T_ROWS] = row + 1
-                progress[0] += 1
+                place = _row_at(tables, t, row)
+                for level in range(2 if two_levels else 1):
+                    key = heap[slot] if level == 1 else values[at]
+                    key_tag = np.int64(heap_tag[slot]) if level == 1 else np.int64(tags[at])
+                    if not _convert(data, memory, schema, place, first + level, key_tag, key, registers):
+                        return done
+                column = place.scalars + tables[t + T_FIRSTCOL] * place.stride
+                buffer[column] = head
+                buffer[column + place.stride] = rows
+                tables[t + T_ROWS] = row + 1
+                registers[R_LINKED] += 1
             seen += 1
             inside += 2
-        progress[0] = 0
+        registers[R_LINKED] = 0
         done += 2
     return done
 
 
-@kernel
-def _memo_slot(memo_id: Any, number: Any) -> Any:
+# --- templates ----------------------------------------------------------------------------------------------
+
+
+@inner_kernel
+def _memo_slot(numbers: Any, size: Any, number: Any) -> Any:
     """Position of a memo number among those that are fetched, -1 when it never is."""
     low = np.int64(0)
-    high = np.int64(memo_id.size)
+    high = size
     while low < high:
         middle = (low + high) >> 1
-        if memo_id[middle] < number:
+        if numbers[middle] < number:
             low = middle + 1
         else:
             high = middle
-    if low < memo_id.size and memo_id[low] == number:
+    if low < size and numbers[low] == number:
         return low
     return np.int64(-1)
 
 
-@kernel
+@inner_kernel
+def _number_at(data: Any, pc: Any) -> Any:
+    """(tag, value, offset behind) of the number whose opcode is at `pc`; tag 0 when there is none."""
+    code = data[pc]
+    if code == op.BININT1:
+        return np.int64(INT), np.int64(data[pc + 1]), pc + 2
+    if code == op.BINFLOAT:
+        return np.int64(FLOAT), _float_bits(data, pc + 1), pc + 9
+    if code == op.BININT2:
+        return np.int64(INT), _u16(data, pc + 1), pc + 3
+    if code == op.BININT:
+        return np.int64(INT), _signed(_u32(data, pc + 1)), pc + 5
+    if code == op.NEWTRUE or code == op.NEWFALSE:
+        return np.int64(BOOL), np.int64(code == op.NEWTRUE), pc + 1
+    if code == op.LONG1 and data[pc + 1] <= 8:
+        length = np.int64(data[pc + 1])
+        return np.int64(INT), _long(data, pc + 2, length), pc + 2 + length
+    return np.int64(0), np.int64(0), pc
+
+
+@inner_kernel
+def _signed(value: Any) -> Any:
+    """The two's complement of 32 bits."""
+    return (value ^ 0x80000000) - 0x80000000
+
+
+@inner_kernel
+def _same_shared(
+    data: Any, memory: Memory, memos: Memos, literals: Any, kind: Any, a: Any, b: Any, slot: Any
+) -> Any:
+    """Whether a memo entry is the text, global or dtype that every record refers to."""
+    value = memos.value[slot]
+    tag = memos.tag[slot]
+    if kind == P_SAMETEXT:
+        if tag != TEXT:
+            return False
+        start, length = _span(data, value)
+        return length == b and _same_bytes(data, start, literals, a, length)
+    if kind == P_SAMEGLOBAL:
+        return tag == GLOBAL and value == a
+    return tag == DTYPE and memory.value[value] == a
+
+
+@inner_kernel
 def _match(
     data: Any,
-    pc0: Any,
-    first: Any,
-    last: Any,
+    pc: Any,
+    template: Any,
     templates: TemplateArrays,
     memos: Memos,
-    memo_count: Any,
     memory: Memory,
     schema: Schema,
-    table: Any,
-    row: Any,
+    row: Row,
+    memo_count: Any,
     registers: Any,
 ) -> Any:
     """Read one record by a template: the offset behind it, or -1 when the bytes differ anywhere."""
     elements, literals = templates.elements, templates.literals
-    memo_id, memo_tag, memo = memos.number, memos.tag, memos.value
-    heap_tag, heap = memory
-    tables, _nodes, _key_pool, buffer, buffer8, _work = schema
-    pc = pc0
-    size = np.int64(data.size)
-    scalars = tables[table, T_SCALARS]
-    cap = tables[table, T_CAP]
-    vectors = tables[table, T_VECTORS] + row * tables[table, T_ROWBYTES]
-    for e in range(first, last):
-        kind = elements[e, 0]
-        a = elements[e, 1]
-        b = elements[e, 2]
+    size = registers[R_SIZE]
+    first = templates.templates[template * TEMPLATE_FIELDS + TP_FIRST]
+    last = templates.templates[template * TEMPLATE_FIELDS + TP_LAST]
+    for e in range(first * ELEMENT_FIELDS, last * ELEMENT_FIELDS, ELEMENT_FIELDS):
+        kind = elements[e]
+        a = elements[e + 1]
+        b = elements[e + 2]
         if kind == P_LITERAL:
-            if pc + b > size:
+            if pc + b > size or not _same_bytes(data, pc, literals, a, b):
                 return np.int64(-1)
-            for i in range(b):
-                if data[pc + i] != literals[a + i]:
-                    return np.int64(-1)
             pc += b
-        elif kind == P_NUMBER or kind == P_ELEMENT:
-            if pc + 11 > size:
+            continue
+        if pc + 11 > size:
+            return np.int64(-1)
+        code = data[pc]
+        if kind == P_NUMBER or kind == P_ELEMENT:
+            tag, value, pc = _number_at(data, pc)
+            if tag == 0:
                 return np.int64(-1)
-            op = data[pc]
-            tag = INT
-            if op == 0x4B:
-                value = np.int64(data[pc + 1])
-                pc += 2
-            elif op == 0x47:
-                tag = FLOAT
-                value = _binfloat(data, pc + 1)
-                pc += 9
-            elif op == 0x4D:
-                value = np.int64(data[pc + 1]) | np.int64(data[pc + 2]) << 8
-                pc += 3
-            elif op == 0x4A:
-                value = _u32(data, pc + 1)
-                if value >= 1 << 31:
-                    value -= 1 << 32
-                pc += 5
-            elif op == 0x88 or op == 0x89:
-                tag = BOOL
-                value = np.int64(0x89) - np.int64(op)
-                pc += 1
-            elif op == 0x8A and data[pc + 1] <= 8:
-                value = _long(data, pc + 2, np.int64(data[pc + 1]))
-                pc += 2 + np.int64(data[pc + 1])
-            else:
-                return np.int64(-1)
-            if kind == P_ELEMENT:
+            if a >= 0:
                 fits, bits = _number_bits(tag, value, b)
                 if not fits:
                     return np.int64(-1)
-                buffer[(vectors + a) // 8] = bits
-            elif a >= 0:
-                fits, bits = _number_bits(tag, value, b)
-                if not fits:
-                    return np.int64(-1)
-                buffer[scalars + a * cap + row] = bits
-        elif kind == P_BYTES:
-            if pc + 9 > size:
-                return np.int64(-1)
-            op = data[pc]
-            if op != 0x43 and op != 0x42 and op != 0x8E and op != 0x96:
-                return np.int64(-1)
-            start, length = _span(data, pc)
-            if length != b or start + length > size:
-                return np.int64(-1)
-            for i in range(b):
-                buffer8[vectors + a + i] = data[start + i]
-            pc = start + length
-        elif kind == P_TEXT:
-            if pc + 9 > size:
-                return np.int64(-1)
-            op = data[pc]
-            if op != 0x8C and op != 0x58 and op != 0x8D:
+                to = (row.vectors + a) >> 3 if kind == P_ELEMENT else row.scalars + a * row.stride
+                schema.buffer[to] = bits
+        elif kind == P_BYTES or kind == P_TEXT:
+            text = code == op.SHORT_BINUNICODE or code == op.BINUNICODE or code == op.BINUNICODE8
+            raw = (
+                code == op.SHORT_BINBYTES
+                or code == op.BINBYTES
+                or code == op.BINBYTES8
+                or code == op.BYTEARRAY8
+            )
+            if not (raw if kind == P_BYTES else text):
                 return np.int64(-1)
             start, length = _span(data, pc)
             if length < 0 or length > size - start:
                 return np.int64(-1)
+            if kind == P_BYTES:
+                if length != b:
+                    return np.int64(-1)
+                _copy(schema.buffer8, row.vectors + a, data, start, length)
             pc = start + length
-        elif kind == P_GET:
-            if pc + 5 > size:
-                return np.int64(-1)
-            if data[pc] == 0x68:
-                number = np.int64(data[pc + 1])
-                after = pc + 2
-            elif data[pc] == 0x6A:
-                number = _u32(data, pc + 1)
-                after = pc + 5
-            else:
-                return np.int64(-1)
-            slot = _memo_slot(memo_id, number)
-            if slot < 0 or memo_tag[slot] == 0:
-                return np.int64(-1)
-            if not _convert(
-                data, memory, schema, table, a, np.int64(memo_tag[slot]), memo[slot], row, registers
-            ):
-                return np.int64(-1)
-            pc = after
-        elif kind >= P_SAMETEXT:
-            if pc + 5 > size:
-                return np.int64(-1)
-            if data[pc] == 0x68:
+        elif kind == P_PUT:
+            if code == op.BINPUT:
                 number = np.int64(data[pc + 1])
                 pc += 2
-            elif data[pc] == 0x6A:
-                number = _u32(data, pc + 1)
-                pc += 5
-            else:
-                return np.int64(-1)
-            if number != elements[e, 3]:
-                slot = _memo_slot(memo_id, number)
-                if slot < 0:
-                    return np.int64(-1)
-                value = memo[slot]
-                if kind == P_SAMETEXT:
-                    if memo_tag[slot] != TEXT:
-                        return np.int64(-1)
-                    start, length = _span(data, value)
-                    if length != b or not _same_text(data, start, length, literals, a):
-                        return np.int64(-1)
-                elif kind == P_SAMEGLOBAL:
-                    if memo_tag[slot] != GLOBAL or value != a:
-                        return np.int64(-1)
-                elif memo_tag[slot] != DTYPE or heap[value] != a:
-                    return np.int64(-1)
-                elements[e, 3] = number
-        else:
-            if pc + 5 > size:
-                return np.int64(-1)
-            if data[pc] == 0x71:
-                number = np.int64(data[pc + 1])
-                pc += 2
-            elif data[pc] == 0x72:
+            elif code == op.LONG_BINPUT:
                 number = _u32(data, pc + 1)
                 pc += 5
             else:
@@ -949,185 +990,258 @@ def _match(
             if number != memo_count:
                 return np.int64(-1)
             memo_count += 1
+        else:
+            if code == op.BINGET:
+                number = np.int64(data[pc + 1])
+                pc += 2
+            elif code == op.LONG_BINGET:
+                number = _u32(data, pc + 1)
+                pc += 5
+            else:
+                return np.int64(-1)
+            if kind != P_GET and number == elements[e + 3]:
+                continue
+            slot = _memo_slot(memos.number, registers[R_MEMO_SIZE], number)
+            if slot < 0:
+                return np.int64(-1)
+            if kind != P_GET:
+                if not _same_shared(data, memory, memos, literals, kind, a, b, slot):
+                    return np.int64(-1)
+                elements[e + 3] = number
+            elif memos.tag[slot] == 0 or not _convert(
+                data, memory, schema, row, a, np.int64(memos.tag[slot]), memos.value[slot], registers
+            ):
+                return np.int64(-1)
     return pc
 
 
-@kernel
-def _dtype_code(data: Any, at: Any, length: Any) -> Any:
-    """Code of a dtype's text such as f8, (kind << 8 | item size) << 1; 0 when it isn't one of a plain number."""
-    if length < 2 or length > 3:
-        return np.int64(0)
-    kind = data[at]
-    size = np.int64(0)
-    for i in range(1, length):
-        if data[at + i] < 48 or data[at + i] > 57:
-            return np.int64(0)
-        size = size * 10 + np.int64(data[at + i]) - 48
-    if kind == 98 and size == 1:  # b1
-        return (np.int64(kind) << 8 | size) << 1
-    if (kind == 105 or kind == 117) and (size == 1 or size == 2 or size == 4 or size == 8):  # i, u
-        return (np.int64(kind) << 8 | size) << 1
-    if kind == 102 and (size == 2 or size == 4 or size == 8):  # f
-        return (np.int64(kind) << 8 | size) << 1
-    return np.int64(0)
+@inner_kernel
+def _settle(
+    data: Any,
+    stacks: Stacks,
+    start: Any,
+    count: Any,
+    base: Any,
+    memory: Memory,
+    schema: Schema,
+    table: Any,
+    registers: Any,
+) -> Any:
+    """Turn values on the stack into rows where they lie: they join the ROWS below them (above `base`), or become one.
 
-
-@kernel
-def _half(bits: Any) -> Any:
-    """The float64 value of an IEEE half."""
-    sign = -1.0 if bits & 0x8000 else 1.0
-    exponent = (bits >> 10) & 0x1F
-    fraction = np.float64(bits & 0x3FF)
-    if exponent == 0:
-        return sign * fraction * 2.0**-24
-    if exponent == 31:
-        return sign * np.inf if fraction == 0 else np.nan
-    return sign * (1.0 + fraction / 1024.0) * 2.0 ** np.float64(exponent - 15)
-
-
-@kernel
-def _scalar(code: Any, scratch: Any) -> Any:
-    """(tag, payload) of the numpy scalar whose raw bytes are in `scratch`; tag -1 when it doesn't fit 64 bits."""
-    size = (code >> 1) & 0xFF
-    kind = (code >> 9) & 0xFF
-    bits = np.int64(0)
-    for i in range(size):
-        at = size - 1 - i if code & 1 else i
-        bits |= np.int64(scratch[at]) << (8 * i)
-    if kind == 98:
-        return np.int64(BOOL), np.int64(bits != 0)
-    if kind == 102:
-        if size == 8:
-            return np.int64(FLOAT), bits
-        if size == 4:
-            return np.int64(FLOAT), np.float64(np.int32(bits).view(np.float32)).view(np.int64)
-        return np.int64(FLOAT), np.float64(_half(bits)).view(np.int64)
-    if kind == 105:
-        if size < 8 and bits >> (8 * size - 1):
-            bits -= np.int64(1) << (8 * size)
-        return np.int64(INT), bits
-    if size == 8 and bits < 0:
-        return np.int64(-1), bits
-    return np.int64(INT), bits
-
-
-@kernel
-def _storage(data: Any, at: Any, operand: Any) -> Any:
-    """(dtype code, file offset of the data, elements) of a torch storage saved in the legacy (non-zip) format; code 0 if it isn't.
-
-    The format (torch/serialization.py, _legacy_save): five pickles (magic, protocol, system, storage, keys), then for the
-    one key an int64 number of elements and the raw data.
+    Returns how many values were taken; the stack is that much lower. Fewer than `count`: see `_convert_items`.
     """
-    start, length = _span(data, at)
-    end = start + length
-    pc = start
-    code = np.int64(0)
-    pickles = 0
-    while pc < end and pickles < 5:
-        op = np.int64(data[pc])
-        kind = np.int64(operand[op])
-        if op == 0x51:  # BINPERSID belongs to the format
-            kind = np.int64(0)
-        if op == 0x2E:
-            pickles += 1
-        if kind >= 0:
-            pc += 1 + kind
-        elif kind == -1:
-            if pc + 2 > end:
-                return np.int64(0), np.int64(0), np.int64(0)
-            pc += 2 + np.int64(data[pc + 1])
-        elif kind == -2:
-            if pc + 5 > end:
-                return np.int64(0), np.int64(0), np.int64(0)
-            pc += 5 + _u32(data, pc + 1)
-        elif kind == -4:
-            line = pc + 1
-            lines = 0
-            begin = line
-            while line < end and lines < 2:
-                if data[line] == 10:
-                    lines += 1
-                    if lines == 1:
-                        begin = line + 1
-                line += 1
-            if lines < 2:
-                return np.int64(0), np.int64(0), np.int64(0)
-            # The class's name, by its first letters: Float, Double, Half, Long, Int, Short, Char, Byte, Bool.
-            a = data[begin]
-            b = data[begin + 1]
-            if a == 70 and b == 108:
-                code = np.int64((102 << 8 | 4) << 1)
-            elif a == 68 and b == 111:
-                code = np.int64((102 << 8 | 8) << 1)
-            elif a == 72 and b == 97:
-                code = np.int64((102 << 8 | 2) << 1)
-            elif a == 76 and b == 111:
-                code = np.int64((105 << 8 | 8) << 1)
-            elif a == 73 and b == 110:
-                code = np.int64((105 << 8 | 4) << 1)
-            elif a == 83 and b == 104:
-                code = np.int64((105 << 8 | 2) << 1)
-            elif a == 67 and b == 104:
-                code = np.int64((105 << 8 | 1) << 1)
-            elif a == 66 and b == 121:
-                code = np.int64((117 << 8 | 1) << 1)
-            elif a == 66 and b == 111:
-                code = np.int64((98 << 8 | 1) << 1)
-            pc = line
+    tags, values, counts = stacks
+    t = table * TABLE_FIELDS
+    before = schema.tables[t + T_ROWS]
+    done = _convert_items(data, tags, values, start, count, np.int64(1), memory, schema, table, registers)
+    rows = schema.tables[t + T_ROWS] - before
+    keep = start
+    if rows > 0:
+        if start > base and tags[start - 1] == ROWS:
+            counts[start - 1] += rows
         else:
-            return np.int64(0), np.int64(0), np.int64(0)
-    if pickles < 5 or pc + 8 > end or code == 0:
-        return np.int64(0), np.int64(0), np.int64(0)
-    elements = _u64(data, pc)
-    size = (code >> 1) & 0xFF
-    if elements < 0 or elements > (end - pc - 8) // size:
-        return np.int64(0), np.int64(0), np.int64(0)
-    return code, pc + 8, elements
+            tags[start] = ROWS
+            values[start] = schema.tables[t + T_FLUSHED] + before
+            counts[start] = rows
+            keep = start + 1
+    left = registers[R_SP] - start - done
+    _copy(tags, keep, tags, start + done, left)
+    _copy(values, keep, values, start + done, left)
+    _copy(counts, keep, counts, start + done, left)
+    registers[R_SP] = keep + left
+    return done
 
 
-@kernel
-def _new_container(heap_tag: Any, heap: Any, top: Any) -> Any:
+@inner_kernel
+def _full_or_misfit(registers: Any) -> Any:
+    """The event for a conversion that stopped early."""
+    return np.int64(EV_FLUSH) if registers[R_NODE] < 0 else np.int64(EV_MISFIT)
+
+
+@inner_kernel
+def _read_rows(
+    data: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    memos: Memos,
+    schema: Schema,
+    templates: TemplateArrays,
+    table: Any,
+    in_list: Any,
+) -> Any:
+    """Read records that look like those before in one go, as many as follow each other.
+
+    Returns AGAIN when something was done, 0 when the next opcode must be run by itself, or an event.
+    """
+    tables = schema.tables
+    t = table * TABLE_FIELDS
+    row = tables[t + T_ROWS]
+    cap = tables[t + T_CAP]
+    first = tables[t + T_TEMPLATE]
+    pc = registers[R_PC]
+    sp = registers[R_SP]
+    base = registers[R_BASE]
+    counter = registers[R_MEMO]
+    limit = registers[R_LIMIT]
+    fetched = np.int64(NEVER)
+    if registers[R_CURSOR] < registers[R_MEMO_SIZE]:
+        fetched = memos.number[registers[R_CURSOR]]
+    pending = in_list and sp > base and stacks.tag[sp - 1] != ROWS
+    matched = np.int64(0)
+    while row + matched < cap and pc < limit:
+        after = np.int64(-1)
+        place = _row_at(tables, t, row + matched)
+        for template in range(first, first + tables[t + T_TEMPLATES]):
+            memo_entries = templates.templates[template * TEMPLATE_FIELDS + TP_MEMOS]
+            # A record is read as a whole only where nothing ever refers to what's inside it.
+            if counter + memo_entries <= fetched:
+                after = _match(
+                    data, pc, template, templates, memos, memory, schema, place, counter, registers
+                )
+                if after >= 0:
+                    counter += memo_entries
+                    break
+        if after < 0:
+            break
+        if pending:
+            # Records read without a template come first: they become rows, then this one is read again.
+            start = sp
+            while start > base and stacks.tag[start - 1] != ROWS:
+                start -= 1
+            count = sp - start
+            done = _settle(data, stacks, start, count, base, memory, schema, table, registers)
+            if done < count:
+                return _full_or_misfit(registers)
+            mark = marks.heap[registers[R_MARKS] - 1]
+            if mark > registers[R_HIGH]:
+                registers[R_TOP] = mark
+            return np.int64(AGAIN)
+        matched += 1
+        pc = after
+        if not in_list:
+            break
+    if matched == 0:
+        if row < cap:
+            return np.int64(0)
+        registers[R_TABLE] = table
+        registers[R_NODE] = -1
+        return np.int64(EV_FLUSH)
+    if in_list and sp > base:
+        stacks.count[sp - 1] += matched
+    else:
+        stacks.tag[sp] = ROWS
+        stacks.value[sp] = tables[t + T_FLUSHED] + row
+        stacks.count[sp] = matched
+        registers[R_SP] = sp + 1
+    tables[t + T_ROWS] = row + matched
+    registers[R_MATCHED] += matched
+    registers[R_MEMO] = counter
+    registers[R_PC] = pc
+    return np.int64(AGAIN)
+
+
+@inner_kernel
+def _overflow(
+    data: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    schema: Schema,
+) -> Any:
+    """Thousands of values lie above a mark: turn them into rows, all but the last few, if Python has said of which table."""
+    mark = registers[R_MARKS] - 1
+    table = marks.over[mark] - 1
+    if table < 0:
+        return np.int64(EV_OVERFLOW)
+    base = registers[R_BASE]
+    sp = registers[R_SP]
+    start = base + 1 if stacks.tag[base] == ROWS else base
+    count = np.int64(0)
+    while start + count < sp - 256 and _is_record(
+        memory,
+        schema.tables,
+        table * TABLE_FIELDS,
+        np.int64(stacks.tag[start + count]),
+        stacks.value[start + count],
+    ):
+        count += 1
+    done = _settle(data, stacks, start, count, base, memory, schema, table, registers)
+    if done < count:
+        return _full_or_misfit(registers)
+    if registers[R_SP] >= base + OVERFLOW:
+        registers[R_FREE_MARK] = mark + 1
+    return np.int64(AGAIN)
+
+
+# --- the heap -----------------------------------------------------------------------------------------------
+
+
+@inner_kernel
+def _new_container(memory: Memory, top: Any, made: Any) -> Any:
     for i in range(CONTAINER_SLOTS):
-        heap_tag[top + i] = RAW
-        heap[top + i] = 0
-    heap[top + C_FIRST] = -1
-    heap[top + C_LAST] = -1
+        memory.tag[top + i] = RAW
+        memory.value[top + i] = 0
+    memory.value[top + C_FIRST] = -1
+    memory.value[top + C_LAST] = -1
+    memory.value[top + C_MADE] = made
     return top + CONTAINER_SLOTS
 
 
-@kernel
-def _add_chunk(
-    heap_tag: Any, heap: Any, top: Any, container: Any, tags: Any, values: Any, start: Any, count: Any
-) -> Any:
-    """Append `count` values to a container as a new chunk."""
+@inner_kernel
+def _new_object(memory: Memory, registers: Any, name: Any, arguments_tag: Any, arguments: Any) -> Any:
+    """Make an instance without state; its address."""
+    top = registers[R_TOP]
+    memory.tag[top] = RAW
+    memory.value[top] = name
+    memory.tag[top + 1] = arguments_tag
+    memory.value[top + 1] = arguments
+    memory.tag[top + 2] = NONE
+    memory.value[top + 2] = 0
+    registers[R_TOP] = top + 3
+    return top
+
+
+@inner_kernel
+def _add_chunk(memory: Memory, registers: Any, container: Any, stacks: Stacks, start: Any, count: Any) -> Any:
+    """Append `count` values of the stack to a container as a new chunk."""
+    heap_tag, heap = memory
+    top = registers[R_TOP]
     heap_tag[top] = RAW
     heap[top] = count
     heap_tag[top + 1] = RAW
     heap[top + 1] = -1
-    for i in range(count):
-        heap_tag[top + 2 + i] = tags[start + i]
-        heap[top + 2 + i] = values[start + i]
+    _copy(heap_tag, top + 2, stacks.tag, start, count)
+    _copy(heap, top + 2, stacks.value, start, count)
     last = heap[container + C_LAST]
-    if last < 0:
-        heap_tag[container + C_FIRST] = CHUNK
-        heap[container + C_FIRST] = top
-    else:
-        heap_tag[last + 1] = CHUNK
-        heap[last + 1] = top
+    at = container + C_FIRST if last < 0 else last + 1
+    heap_tag[at] = CHUNK
+    heap[at] = top
     heap_tag[container + C_LAST] = CHUNK
     heap[container + C_LAST] = top
-    return top + 2 + count
+    registers[R_TOP] = top + 2 + count
 
 
-@kernel
-def _evacuate(old_tag: Any, old: Any, new_tag: Any, new: Any, top: Any, tag: Any, address: Any) -> Any:
+@inner_kernel
+def _keep_all(registers: Any, marks: Marks, address: Any) -> Any:
+    """Note that an object has changed that may be older than an open mark: what it holds now mustn't be rewound."""
+    mark = registers[R_MARKS] - 1
+    if mark >= 0 and address < marks.heap[mark]:
+        registers[R_HIGH] = registers[R_TOP]
+
+
+@inner_kernel
+def _evacuate(old: Memory, new: Memory, top: Any, tag: Any, address: Any) -> Any:
     """Copy one object to the new heap unless it's there already; (its new address, the new top)."""
-    if old_tag[address] == FORWARD:
-        return old[address], top
+    if old.tag[address] == FORWARD:
+        return old.value[address], top
     if tag == TUPLE:
-        size = 1 + old[address]
+        size = 1 + old.value[address]
     elif tag == CHUNK:
-        size = 2 + old[address]
+        size = 2 + old.value[address]
     elif tag == OBJ:
         size = np.int64(3)
     elif tag == ARRAY:
@@ -1136,1006 +1250,1198 @@ def _evacuate(old_tag: Any, old: Any, new_tag: Any, new: Any, top: Any, tag: Any
         size = np.int64(1)
     else:
         size = np.int64(CONTAINER_SLOTS)
-    for i in range(size):
-        new_tag[top + i] = old_tag[address + i]
-        new[top + i] = old[address + i]
-    old_tag[address] = FORWARD
-    old[address] = top
+    _copy(new.tag, top, old.tag, address, size)
+    _copy(new.value, top, old.value, address, size)
+    old.tag[address] = FORWARD
+    old.value[address] = top
     return top, top + size
 
 
-@kernel
-def collect(
-    old_tag: Any,
-    old: Any,
-    new_tag: Any,
-    new: Any,
-    stack_tag: Any,
-    stack: Any,
-    registers: Any,
-    memo_tag: Any,
-    memo: Any,
-) -> Any:
+@inner_kernel
+def _collect(registers: Any, stacks: Stacks, memos: Memos, old: Memory, new: Memory) -> Any:
     """Copy what the stack and the memo reach to a new heap (Cheney 1970)."""
     top = np.int64(0)
     for i in range(registers[R_SP]):
-        if stack_tag[i] >= FIRST_POINTER:
-            stack[i], top = _evacuate(old_tag, old, new_tag, new, top, stack_tag[i], stack[i])
-    for i in range(memo.size):
-        if memo_tag[i] >= FIRST_POINTER:
-            memo[i], top = _evacuate(old_tag, old, new_tag, new, top, memo_tag[i], memo[i])
+        tag = np.int64(stacks.tag[i])
+        if tag >= FIRST_POINTER:
+            stacks.value[i], top = _evacuate(old, new, top, tag, stacks.value[i])
+    for i in range(registers[R_MEMO_SIZE]):
+        tag = np.int64(memos.tag[i])
+        if tag >= FIRST_POINTER:
+            if memos.last[i] < registers[R_PC]:  # a template has read past the last fetch
+                memos.tag[i] = 0
+            else:
+                memos.value[i], top = _evacuate(old, new, top, tag, memos.value[i])
     at = np.int64(0)
     while at < top:
-        if new_tag[at] >= FIRST_POINTER:
-            new[at], top = _evacuate(old_tag, old, new_tag, new, top, new_tag[at], new[at])
+        tag = np.int64(new.tag[at])
+        if tag >= FIRST_POINTER:
+            new.value[at], top = _evacuate(old, new, top, tag, new.value[at])
         at += 1
     registers[R_TOP] = top
     registers[R_HIGH] = top
 
 
-@kernel
-def _reduce(
-    data: Any,
-    operand: Any,
-    heap_tag: Any,
-    heap: Any,
-    top: Any,
-    name: Any,
-    global_kind: Any,
-    arguments: Any,
-    pc: Any,
-    scratch: Any,
-) -> Any:
-    """What REDUCE of a known global gives: (error, tag, payload, new heap top). Nothing is called."""
-    kind = global_kind[name]
-    count = heap[arguments]
-    first = arguments + 1
-    result_tag = np.int64(0)
-    result = np.int64(0)
-    if kind == G_RECONSTRUCT or kind == G_FROMBUFFER:
-        for i in range(4):
-            heap_tag[top + i] = RAW
-            heap[top + i] = 0
-        heap_tag[top + 3] = NONE
-        if kind == G_FROMBUFFER:
-            if (
-                count < 4
-                or heap_tag[first] != BYTES
-                or heap_tag[first + 1] != DTYPE
-                or heap_tag[first + 2] != TUPLE
-                or heap_tag[first + 3] != TEXT
-            ):
-                return np.int64(E_TYPE), np.int64(0), np.int64(0), top
-            heap[top] = heap[heap[first + 1]]
-            heap_tag[top + 1] = TUPLE
-            heap[top + 1] = heap[first + 2]
-            start, length = _span(data, heap[first + 3])
-            heap[top + 2] = 1 if length == 1 and data[start] == 70 else 0  # 'F'
-            heap_tag[top + 3] = BYTES
-            heap[top + 3] = heap[first]
-        result_tag = np.int64(ARRAY)
-        result = top
-        top += 4
-    elif kind == G_SCALAR:
-        if count != 2 or heap_tag[first] != DTYPE:
-            return np.int64(E_TYPE), np.int64(0), np.int64(0), top
-        code = heap[heap[first]]
-        if code == 0 or not _copy_data(
-            data, heap_tag[first + 1], heap[first + 1], (code >> 1) & 0xFF, scratch, 0
-        ):
-            return np.int64(E_DTYPE), np.int64(0), np.int64(0), top
-        result_tag, result = _scalar(code, scratch)
-        if result_tag < 0:
-            result_tag = np.int64(BIGINT)
-            result = pc
-    elif kind == G_DTYPE:
-        code = np.int64(0)
-        if count >= 1 and heap_tag[first] == TEXT:
-            start, length = _span(data, heap[first])
-            code = _dtype_code(data, start, length)
-        heap_tag[top] = RAW
-        heap[top] = code
-        result_tag = np.int64(DTYPE)
-        result = top
-        top += 1
-    elif kind == G_ENCODE:
-        if count < 1 or heap_tag[first] != TEXT:
-            return np.int64(E_TYPE), np.int64(0), np.int64(0), top
-        result_tag = np.int64(ENCODED)
-        result = heap[first]
-    elif kind == G_BYTES:
-        if count == 0:
-            result_tag = np.int64(NONE)
-        elif heap_tag[first] == TEXT:
-            result_tag = np.int64(ENCODED)
-            result = heap[first]
-        elif heap_tag[first] == BYTES or heap_tag[first] == ENCODED:
-            result_tag = np.int64(heap_tag[first])
-            result = heap[first]
+# --- what known globals make --------------------------------------------------------------------------------
+
+
+@inner_kernel
+def _dtype_code(data: Any, at: Any, length: Any) -> Any:
+    """Code of a dtype's text such as f8, (kind << 8 | item size) << 1; 0 when it isn't one of a plain number."""
+    if length != 2:
+        return np.int64(0)
+    kind = np.int64(data[at])
+    size = np.int64(data[at + 1]) - 48
+    good = size == 1 or size == 2 or size == 4 or size == 8
+    if kind == 98:  # b
+        good = size == 1
+    elif kind == 102:  # f
+        good = good and size > 1
+    elif kind != 105 and kind != 117:  # i, u
+        good = False
+    return (kind << 8 | size) << 1 if good else np.int64(0)
+
+
+@inner_kernel
+def _half(bits: Any) -> Any:
+    """The float64 value of an IEEE half."""
+    sign = -1.0 if bits & 0x8000 else 1.0
+    exponent = (bits >> 10) & 0x1F
+    fraction = np.float64(bits & 0x3FF)
+    if exponent == 31:
+        return sign * np.inf if fraction == 0 else np.nan
+    if exponent > 0:
+        fraction += 1024.0
+        exponent -= 1
+    return sign * fraction * 2.0**-24 * np.float64(np.int64(1) << exponent)
+
+
+@inner_kernel
+def _scalar(code: Any, bits: Any) -> Any:
+    """(tag, payload) of a numpy scalar's bits; tag BIGINT when it doesn't fit 64 bits."""
+    size = (code >> 1) & 0xFF
+    kind = (code >> 9) & 0xFF
+    if kind == 98:
+        return np.int64(BOOL), np.int64(bits != 0)
+    if kind == 102:
+        if size == 4:
+            bits = np.float64(np.int32(bits).view(np.float32)).view(np.int64)
+        elif size == 2:
+            bits = np.float64(_half(bits)).view(np.int64)
+        return np.int64(FLOAT), bits
+    if kind == 105:
+        shift = 64 - 8 * size
+        return np.int64(INT), (bits << shift) >> shift
+    return np.int64(BIGINT) if bits < 0 else np.int64(INT), bits
+
+
+@inner_kernel
+def _storage_code(one: Any, two: Any) -> Any:
+    """Dtype code of a torch storage class by its name's first two letters; 0 when it isn't of a plain number."""
+    letters = np.int64(one) << 8 | np.int64(two)
+    if letters == 0x466C:  # Float
+        return np.int64((102 << 8 | 4) << 1)
+    if letters == 0x446F:  # Double
+        return np.int64((102 << 8 | 8) << 1)
+    if letters == 0x4861:  # Half
+        return np.int64((102 << 8 | 2) << 1)
+    if letters == 0x4C6F:  # Long
+        return np.int64((105 << 8 | 8) << 1)
+    if letters == 0x496E:  # Int
+        return np.int64((105 << 8 | 4) << 1)
+    if letters == 0x5368:  # Short
+        return np.int64((105 << 8 | 2) << 1)
+    if letters == 0x4368:  # Char
+        return np.int64((105 << 8 | 1) << 1)
+    if letters == 0x4279:  # Byte
+        return np.int64((117 << 8 | 1) << 1)
+    if letters == 0x426F:  # Bool
+        return np.int64((98 << 8 | 1) << 1)
+    return np.int64(0)
+
+
+@inner_kernel
+def _storage(data: Any, at: Any, operand: Any) -> Any:
+    """(dtype code, file offset, elements) of a torch storage saved in the legacy (non-zip) format; code 0 if it isn't.
+
+    The format (torch/serialization.py, _legacy_save): five pickles (magic, protocol, system, storage, keys), then for
+    the one key an int64 number of elements and the raw data.
+    """
+    start, length = _span(data, at)
+    end = start + length
+    pc = start
+    code = np.int64(0)
+    pickles = np.int64(0)
+    while pc + 8 <= end and pickles < 5:
+        kind = np.int64(operand[data[pc]])
+        if data[pc] == op.BINPERSID:  # belongs to the format
+            kind = np.int64(0)
+        if data[pc] == op.STOP:
+            pickles += 1
+        if kind >= 0:
+            pc += 1 + kind
+        elif kind == op.LENGTH1:
+            pc += 2 + np.int64(data[pc + 1])
+        elif kind == op.LENGTH4:
+            pc += 5 + _u32(data, pc + 1)
+        elif kind == op.LINES2:
+            pc += 1
+            lines = np.int64(0)
+            while pc < end and lines < 2:
+                if lines == 1 and code == 0:
+                    code = _storage_code(data[pc], data[pc + 1])
+                    lines = np.int64(1)
+                while pc < end and data[pc] != 10:
+                    pc += 1
+                pc += 1
+                lines += 1
         else:
-            return np.int64(E_TYPE), np.int64(0), np.int64(0), top
-    elif kind == G_DICT or kind == G_LIST or kind == G_SET or kind == G_DEQUE or kind == G_TUPLE:
-        result_tag = np.int64(
-            DICT if kind == G_DICT else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE))
-        )
-        if kind == G_TUPLE:
-            result_tag = np.int64(TUPLE)
-        given = np.int64(-1)
+            break
+    if pickles < 5 or pc + 8 > end or code == 0:
+        return np.int64(0), np.int64(0), np.int64(0)
+    elements = _u64(data, pc)
+    if elements < 0 or elements > (end - pc - 8) // ((code >> 1) & 0xFF):
+        return np.int64(0), np.int64(0), np.int64(0)
+    return code, pc + 8, elements
+
+
+@inner_kernel
+def _tensor(data: Any, operand: Any, memory: Memory, registers: Any, first: Any) -> Any:
+    """Make an array of a tensor's storage, offset, shape and strides; whether it's dense and inside its storage."""
+    heap_tag, heap = memory
+    if (
+        heap_tag[first] != STORAGE
+        or heap_tag[first + 1] != INT
+        or heap_tag[first + 2] != TUPLE
+        or heap_tag[first + 3] != TUPLE
+    ):
+        return False
+    code, start, length = _storage(data, heap[first], operand)
+    offset = heap[first + 1]
+    shape = heap[first + 2]
+    stride = heap[first + 3]
+    ndim = heap[shape]
+    if code == 0 or heap[stride] != ndim or offset < 0 or offset > length:
+        return False
+    size = np.int64(1)
+    for i in range(ndim, 0, -1):
+        extent = heap[shape + i]
         if (
-            kind != G_DICT
-            and count >= 1
-            and (
-                heap_tag[first] == LIST
-                or (heap_tag[first] == TUPLE and (heap[heap[first]] > 0 or kind == G_TUPLE))
-            )
+            heap_tag[shape + i] != INT
+            or extent < 0
+            or extent > length
+            or (extent > 1 and heap[stride + i] != size)
         ):
-            given = first
-        if given >= 0 and heap_tag[given] == result_tag:
-            result = heap[given]
-        elif given >= 0 and heap_tag[given] == LIST and result_tag != TUPLE:
-            result = heap[given]  # set([..]), deque([..]): the list's own storage serves
-        elif given >= 0 or (
-            kind == G_DICT and count >= 1 and heap_tag[first] != GLOBAL and heap_tag[first] != NONE
-        ):
-            return np.int64(E_CALL), np.int64(0), np.int64(0), top
-        else:
-            result = top
-            top = _new_container(heap_tag, heap, top)
-            if kind == G_TUPLE:
-                top -= CONTAINER_SLOTS - 1
-    elif kind == G_RECONSTRUCTOR:
-        if count < 1 or heap_tag[first] != GLOBAL or global_kind[heap[first]] != G_CLASS:
-            return np.int64(E_CALL), np.int64(0), np.int64(0), top
-        heap_tag[top] = RAW
-        heap[top] = heap[first]
-        heap_tag[top + 1] = NONE
-        heap[top + 1] = 0
-        heap_tag[top + 2] = NONE
-        heap[top + 2] = 0
-        result_tag = np.int64(OBJ)
-        result = top
-        top += 3
-    elif kind == G_NAMESPACE:
-        heap_tag[top] = RAW
-        heap[top] = name
-        heap_tag[top + 1] = TUPLE
-        heap[top + 1] = arguments
-        heap_tag[top + 2] = NONE
-        heap[top + 2] = 0
-        result_tag = np.int64(OBJ)
-        result = top
-        top += 3
-    elif kind == G_OPAQUE:
-        result_tag = np.int64(OPAQUE)
-        result = pc
-    elif kind == G_STORAGE:
-        if count != 1 or heap_tag[first] != BYTES:
-            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
-        result_tag = np.int64(STORAGE)
-        result = heap[first]
-    elif kind == G_TENSOR:
+            return False
+        size *= extent
+        if size > length:
+            return False
+    if offset + size > length:
+        return False
+    top = registers[R_TOP]
+    heap_tag[top] = RAW
+    heap[top] = code
+    heap_tag[top + 1] = TUPLE
+    heap[top + 1] = shape
+    heap_tag[top + 2] = RAW
+    heap[top + 2] = 0
+    heap_tag[top + 3] = RAWAT
+    heap[top + 3] = start + offset * ((code >> 1) & 0xFF)
+    registers[R_TOP] = top + 4
+    return True
+
+
+@inner_kernel
+def _numpy_array(data: Any, memory: Memory, registers: Any, first: Any, count: Any, filled: Any) -> Any:
+    """Make an empty array, or one of (data, dtype, shape, order); whether the arguments are such."""
+    heap_tag, heap = memory
+    top = registers[R_TOP]
+    for i in range(4):
+        heap_tag[top + i] = RAW
+        heap[top + i] = 0
+    heap_tag[top + 3] = NONE
+    if filled:
         if (
             count < 4
-            or heap_tag[first] != STORAGE
-            or heap_tag[first + 1] != INT
+            or heap_tag[first] != BYTES
+            or heap_tag[first + 1] != DTYPE
             or heap_tag[first + 2] != TUPLE
-            or heap_tag[first + 3] != TUPLE
+            or heap_tag[first + 3] != TEXT
         ):
-            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
-        code, start, length = _storage(data, heap[first], operand)
-        shape = heap[first + 2]
-        stride = heap[first + 3]
-        ndim = heap[shape]
-        good = code != 0 and heap[stride] == ndim and heap[first + 1] >= 0
-        elements_wanted = np.int64(1)
-        if good:
-            for i in range(ndim - 1, -1, -1):
-                extent = heap[shape + 1 + i]
-                if (
-                    heap_tag[shape + 1 + i] != INT
-                    or extent < 0
-                    or extent > length
-                    or (extent > 1 and heap[stride + 1 + i] != elements_wanted)
-                ):
-                    good = False
-                    break
-                elements_wanted *= extent
-                if elements_wanted > length:
-                    good = False
-                    break
-        if not good or heap[first + 1] + elements_wanted > length:
-            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
-        heap_tag[top] = RAW
-        heap[top] = code
+            return False
+        heap[top] = heap[heap[first + 1]]
         heap_tag[top + 1] = TUPLE
-        heap[top + 1] = shape
-        heap_tag[top + 2] = RAW
-        heap[top + 2] = 0
-        heap_tag[top + 3] = RAWAT
-        heap[top + 3] = start + heap[first + 1] * ((code >> 1) & 0xFF)
-        result_tag = np.int64(ARRAY)
-        result = top
-        top += 4
-    elif kind == G_PARAMETER:
-        if count < 1 or heap_tag[first] != ARRAY:
-            return np.int64(E_TENSOR), np.int64(0), np.int64(0), top
-        result_tag = np.int64(ARRAY)
-        result = heap[first]
-    else:
-        return np.int64(E_CALL), np.int64(0), np.int64(0), top
-    return np.int64(0), result_tag, result, top
+        heap[top + 1] = heap[first + 2]
+        start, length = _span(data, heap[first + 3])
+        heap[top + 2] = 1 if length == 1 and data[start] == 70 else 0  # F
+        heap_tag[top + 3] = BYTES
+        heap[top + 3] = heap[first]
+    registers[R_TOP] = top + 4
+    return True
 
 
-@kernel
-def _find_global(
-    data: Any, global_text: Any, global_span: Any, start1: Any, length1: Any, start2: Any, length2: Any
+@inner_kernel
+def _container_tag(kind: Any) -> Any:
+    """The tag of what a standard container's class makes; 0 for other globals."""
+    if kind == G_DICT:
+        return np.int64(DICT)
+    if kind == G_LIST:
+        return np.int64(LIST)
+    if kind == G_SET:
+        return np.int64(SET)
+    if kind == G_DEQUE:
+        return np.int64(DEQUE)
+    if kind == G_TUPLE:
+        return np.int64(TUPLE)
+    return np.int64(0)
+
+
+@inner_kernel
+def _call_container(memory: Memory, registers: Any, tag: Any, first: Any, count: Any, pc: Any) -> Any:
+    """Address of what calling a standard container's class makes; -1 when it isn't understood."""
+    heap_tag, heap = memory
+    given = np.int64(heap_tag[first]) if count >= 1 else np.int64(NONE)
+    if tag == DICT:
+        if given != NONE and given != GLOBAL:  # defaultdict's factory
+            return np.int64(-1)
+    elif given == tag and given == TUPLE:
+        return heap[first]
+    elif given == LIST and tag != TUPLE:
+        return heap[first]  # set([..]), deque([..]): the list's own storage serves
+    elif given == LIST or (given == TUPLE and heap[heap[first]] > 0):
+        return np.int64(-1)
+    top = registers[R_TOP]
+    registers[R_TOP] = _new_container(memory, top, pc)
+    if tag == TUPLE:
+        registers[R_TOP] = top + 1
+    return top
+
+
+@inner_kernel
+def _call(
+    data: Any, operand: Any, memory: Memory, names: Names, registers: Any, name: Any, arguments: Any, pc: Any
 ) -> Any:
-    """Number of the global with this module and name, -1 when it wasn't seen before."""
-    for g in range(global_span.shape[0]):
+    """What calling a known global gives: (error, tag, payload). Nothing is called."""
+    heap_tag, heap = memory
+    kind = names.kind[name]
+    count = heap[arguments]
+    first = arguments + 1
+    given = np.int64(heap_tag[first]) if count >= 1 else np.int64(RAW)
+    value = heap[first] if count >= 1 else np.int64(0)
+    error = np.int64(0)
+    tag = np.int64(NONE)
+    result = np.int64(0)
+    if kind == G_RECONSTRUCT or kind == G_FROMBUFFER:
+        tag = np.int64(ARRAY)
+        result = registers[R_TOP]
+        if not _numpy_array(data, memory, registers, first, count, kind == G_FROMBUFFER):
+            error = np.int64(E_TYPE)
+    elif kind == G_SCALAR:
+        code = np.int64(0)
+        if count == 2 and given == DTYPE:
+            code = heap[value]
+            fits, bits = _scalar_bits(
+                data, np.int64(heap_tag[first + 1]), heap[first + 1], (code >> 1) & 0xFF, code & 1
+            )
+            if code != 0 and fits:
+                tag, result = _scalar(code, bits)
+            else:
+                error = np.int64(E_DTYPE)
+        else:
+            error = np.int64(E_TYPE)
+    elif kind == G_DTYPE:
+        code = np.int64(0)
+        if given == TEXT:
+            start, length = _span(data, value)
+            code = _dtype_code(data, start, length)
+        tag = np.int64(DTYPE)
+        result = registers[R_TOP]
+        heap_tag[result] = RAW
+        heap[result] = code
+        registers[R_TOP] = result + 1
+    elif kind == G_ENCODE or kind == G_BYTES:
+        result = value
+        if given == TEXT:
+            tag = np.int64(ENCODED)
+        elif kind == G_BYTES and (given == BYTES or given == ENCODED):
+            tag = given
+        elif kind == G_ENCODE or count > 0:
+            error = np.int64(E_TYPE)
+    elif kind == G_RECONSTRUCTOR:
+        if given == GLOBAL and names.kind[value] == G_CLASS:
+            tag = np.int64(OBJ)
+            result = _new_object(memory, registers, value, np.int64(NONE), np.int64(0))
+        else:
+            error = np.int64(E_CALL)
+    elif kind == G_NAMESPACE:
+        tag = np.int64(OBJ)
+        result = _new_object(memory, registers, name, np.int64(TUPLE), arguments)
+    elif kind == G_OPAQUE:
+        tag = np.int64(OPAQUE)
+        result = pc
+    elif kind == G_STORAGE:
+        tag = np.int64(STORAGE)
+        result = value
+        if given != BYTES:
+            error = np.int64(E_TENSOR)
+    elif kind == G_TENSOR:
+        tag = np.int64(ARRAY)
+        result = registers[R_TOP]
+        if count < 4 or not _tensor(data, operand, memory, registers, first):
+            error = np.int64(E_TENSOR)
+    elif kind == G_PARAMETER:
+        tag = np.int64(ARRAY)
+        result = value
+        if given != ARRAY:
+            error = np.int64(E_TENSOR)
+    else:
+        tag = _container_tag(kind)
+        if tag != 0:
+            result = _call_container(memory, registers, tag, first, count, pc)
+        if tag == 0 or result < 0:
+            error = np.int64(E_CALL)
+    return error, tag, result
+
+
+# --- opcodes ------------------------------------------------------------------------------------------------
+# The rare ones, a kernel each. They work on the registers, and return 0 or an event.
+
+
+@inner_kernel
+def _fail(registers: Any, error: Any) -> Any:
+    registers[R_ERROR] = error
+    return np.int64(EV_ERROR)
+
+
+@inner_kernel
+def _need_heap(registers: Any, slots: Any) -> Any:
+    """Whether the heap is too full for so many slots more; R_ADDRESS says how many."""
+    registers[R_ADDRESS] = slots
+    return registers[R_TOP] + slots > registers[R_HEAP_SIZE]
+
+
+@inner_kernel
+def _has_rows(stacks: Stacks, start: Any, stop: Any) -> Any:
+    """Whether there are ROWS among values that must be single ones."""
+    for i in range(start, stop):
+        if stacks.tag[i] == ROWS:
+            return True
+    return False
+
+
+@inner_kernel
+def _rewind(registers: Any, marks: Marks) -> Any:
+    """Drop what the heap holds from the innermost mark on, unless the memo needs it: it has become rows."""
+    heap = marks.heap[registers[R_MARKS] - 1]
+    if heap > registers[R_HIGH]:
+        registers[R_TOP] = heap
+
+
+@inner_kernel
+def _ask_for_template(registers: Any, tables: Any, table: Any, start: Any, stop: Any) -> Any:
+    """The event that lets Python learn from the records between two offsets, when enough were read without; else 0."""
+    t = table * TABLE_FIELDS
+    if tables[t + T_LEARN] == 0 or tables[t + T_GENERAL] < LEARN:
+        return np.int64(0)
+    registers[R_TABLE] = table
+    registers[R_ADDRESS] = start
+    registers[R_VALUE] = stop
+    return np.int64(EV_LEARN)
+
+
+@inner_kernel
+def _close(registers: Any, sp: Any) -> Any:
+    """Close the innermost mark, leaving the stack at a height."""
+    registers[R_MARKS] -= 1
+    registers[R_SP] = sp
+    if registers[R_FREE_MARK] > registers[R_MARKS]:
+        registers[R_FREE_MARK] = registers[R_MARKS]
+
+
+@inner_kernel
+def _owner(registers: Any, marks: Marks) -> Any:
+    """Stack position of the container below the innermost mark, -1 when there is none."""
+    count = registers[R_MARKS]
+    owner = registers[R_BASE] - 1
+    below = marks.height[count - 2] if count > 1 else np.int64(0)
+    return owner if owner >= below else np.int64(-1)
+
+
+@inner_kernel
+def _add_items(
+    code: Any,
+    pc: Any,
+    data: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    schema: Schema,
+) -> Any:
+    """APPENDS, ADDITEMS, APPEND."""
+    heap = memory.value
+    tables = schema.tables
+    sp = registers[R_SP]
+    if code == op.APPEND:
+        owner = sp - 2 if sp - 2 >= registers[R_BASE] else np.int64(-1)
+    else:
+        if registers[R_MARKS] == 0:
+            return _fail(registers, np.int64(E_MARK))
+        owner = _owner(registers, marks)
+    if owner < 0:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    tag = stacks.tag[owner]
+    if tag != LIST and tag != DEQUE and tag != SET:
+        return _fail(registers, np.int64(E_TYPE))
+    address = stacks.value[owner]
+    start = owner + 1
+    table = heap[address + C_TABLE] - 1
+    loose = registers[R_LOOSE] - 1
+    if table < 0 and loose >= 0 and tag == LIST and sp > start:
+        table = loose
+        for i in range(start, sp):
+            if stacks.tag[i] != ROWS and not _is_record(
+                memory, tables, loose * TABLE_FIELDS, np.int64(stacks.tag[i]), stacks.value[i]
+            ):
+                table = np.int64(-1)
+                break
+    event = np.int64(0)
+    if table >= 0:
+        # Rows read by templates come first; the rest becomes rows now.
+        first = start + 1 if sp > start and stacks.tag[start] == ROWS else start
+        if _has_rows(stacks, first, sp):
+            return _fail(registers, np.int64(E_LINK))
+        if _settle(data, stacks, first, sp - first, start, memory, schema, table, registers) < sp - first:
+            registers[R_ADDRESS] = address
+            return _full_or_misfit(registers)
+        if registers[R_SP] > start:
+            if heap[address + C_ROWS] == 0:
+                heap[address + C_ROW] = stacks.value[start]
+            elif table == loose and heap[address + C_ROW] + heap[address + C_ROWS] != stacks.value[start]:
+                return _fail(registers, np.int64(E_LINK))  # a list that grew before and after other lists
+            heap[address + C_ROWS] += stacks.count[start]
+            heap[address + C_COUNT] += stacks.count[start]
+        if code != op.APPEND:
+            event = _ask_for_template(registers, tables, table, marks.at[registers[R_MARKS] - 1] + 1, pc)
+            if event == 0:
+                tables[table * TABLE_FIELDS + T_GENERAL] = 0
+            _rewind(registers, marks)
+        elif heap[address + C_COUNT] == 1:
+            event = _ask_for_template(registers, tables, table, heap[address + C_MADE] + 1, pc)
+    else:
+        count = sp - start
+        if heap[address + C_COUNT] >= BATCH and heap[address + C_TABLE] == 0:
+            registers[R_ADDRESS] = address
+            registers[R_TAG] = tag
+            return np.int64(EV_BIG)
+        if _need_heap(registers, count + ROOM):
+            return np.int64(EV_COLLECT)
+        if count > 0:
+            if _has_rows(stacks, start, sp):
+                return _fail(registers, np.int64(E_LINK))
+            _add_chunk(memory, registers, address, stacks, start, count)
+            heap[address + C_COUNT] += count
+    if code == op.APPEND:
+        registers[R_SP] = start
+    else:
+        _close(registers, start)
+    if table < 0:
+        _keep_all(registers, marks, address)
+    return event
+
+
+@inner_kernel
+def _set_items(
+    code: Any,
+    data: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    schema: Schema,
+) -> Any:
+    """SETITEMS, SETITEM."""
+    heap = memory.value
+    sp = registers[R_SP]
+    if code == op.SETITEM:
+        owner = sp - 3 if sp - 3 >= registers[R_BASE] else np.int64(-1)
+    else:
+        if registers[R_MARKS] == 0:
+            return _fail(registers, np.int64(E_MARK))
+        owner = _owner(registers, marks)
+    start = owner + 1
+    count = sp - start
+    if owner < 0 or count % 2 != 0:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    if stacks.tag[owner] != DICT:
+        return _fail(registers, np.int64(E_TYPE))
+    address = stacks.value[owner]
+    table = heap[address + C_TABLE] - 1
+    if table >= 0:
+        i = start + registers[R_PROGRESS]
+        if schema.tables[table * TABLE_FIELDS + T_LINK] > 0:
+            done = _convert_links(data, stacks.tag, stacks.value, i, sp - i, memory, schema, table, registers)
+        else:
+            done = _convert_items(
+                data, stacks.tag, stacks.value, i, sp - i, np.int64(2), memory, schema, table, registers
+            )
+        heap[address + C_COUNT] += done // 2
+        heap[address + C_ROWS] += done // 2
+        if i + done < sp:
+            registers[R_PROGRESS] = i + done - start
+            return (
+                _fail(registers, np.int64(E_LINK)) if registers[R_NODE] == -2 else _full_or_misfit(registers)
+            )
+        registers[R_PROGRESS] = 0
+        if code == op.SETITEMS:
+            _rewind(registers, marks)
+    else:
+        if heap[address + C_COUNT] >= BATCH and heap[address + C_TABLE] == 0:
+            registers[R_ADDRESS] = address
+            registers[R_TAG] = DICT
+            return np.int64(EV_BIG)
+        if _need_heap(registers, count + ROOM):
+            return np.int64(EV_COLLECT)
+        if count > 0:
+            _add_chunk(memory, registers, address, stacks, start, count)
+            heap[address + C_COUNT] += count // 2
+    if code == op.SETITEM:
+        registers[R_SP] = start
+    else:
+        _close(registers, start)
+    if table < 0:
+        _keep_all(registers, marks, address)
+    return np.int64(0)
+
+
+@inner_kernel
+def _long_tuple(
+    pc: Any,
+    data: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    schema: Schema,
+) -> Any:
+    """TUPLE of so many items that they have become rows: what's left of them becomes rows too."""
+    base = registers[R_BASE]
+    sp = registers[R_SP]
+    table = marks.over[registers[R_MARKS] - 1] - 1
+    first = base + 1 if sp > base and stacks.tag[base] == ROWS else base
+    if _has_rows(stacks, first, sp):
+        return _fail(registers, np.int64(E_TYPE))
+    if _settle(data, stacks, first, sp - first, base, memory, schema, table, registers) < sp - first:
+        return _full_or_misfit(registers)
+    address = registers[R_TOP]
+    registers[R_TOP] = _new_container(memory, address, pc)
+    memory.value[address + C_TABLE] = table + 1
+    if registers[R_SP] > base:
+        memory.value[address + C_ROW] = stacks.value[base]
+        memory.value[address + C_ROWS] = stacks.count[base]
+        memory.value[address + C_COUNT] = stacks.count[base]
+    stacks.tag[base] = LIST
+    stacks.value[base] = address
+    _close(registers, base + 1)
+    return np.int64(0)
+
+
+@inner_kernel
+def _unusual_tuple(
+    code: Any,
+    pc: Any,
+    data: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    schema: Schema,
+) -> Any:
+    """A tuple that `_run` couldn't make at once: it's huge, the heap is full, or something is wrong."""
+    base = registers[R_BASE]
+    count = code - (op.TUPLE1 - 1)
+    if code == op.EMPTY_TUPLE:
+        count = np.int64(0)
+    elif code == op.TUPLE:
+        if registers[R_MARKS] == 0:
+            return _fail(registers, np.int64(E_MARK))
+        if marks.over[registers[R_MARKS] - 1] > 0:
+            return _long_tuple(pc, data, registers, stacks, marks, memory, schema)
+        count = registers[R_SP] - base
+    if registers[R_SP] - count < base:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    if _need_heap(registers, count + ROOM):
+        return np.int64(EV_COLLECT)
+    return _fail(registers, np.int64(E_TYPE))
+
+
+@inner_kernel
+def _marked_container(code: Any, pc: Any, registers: Any, stacks: Stacks, memory: Memory) -> Any:
+    """LIST, DICT, FROZENSET: made from the items above the mark."""
+    if registers[R_MARKS] == 0:
+        return _fail(registers, np.int64(E_MARK))
+    base = registers[R_BASE]
+    sp = registers[R_SP]
+    count = sp - base
+    if code == op.DICT and count % 2 != 0:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    if _need_heap(registers, count + 2 * ROOM):
+        return np.int64(EV_COLLECT)
+    if _has_rows(stacks, base, sp):
+        return _fail(registers, np.int64(E_TYPE))
+    address = registers[R_TOP]
+    registers[R_TOP] = _new_container(memory, address, pc)
+    if count > 0:
+        _add_chunk(memory, registers, address, stacks, base, count)
+    memory.value[address + C_COUNT] = count // 2 if code == op.DICT else count
+    stacks.tag[base] = LIST if code == op.LIST else (DICT if code == op.DICT else SET)
+    stacks.value[base] = address
+    _close(registers, base + 1)
+    return np.int64(0)
+
+
+@inner_kernel
+def _new_instance(code: Any, pc: Any, registers: Any, stacks: Stacks, memory: Memory, names: Names) -> Any:
+    """NEWOBJ, NEWOBJ_EX."""
+    sp = registers[R_SP]
+    start = sp - 2 if code == op.NEWOBJ else sp - 3
+    if start < registers[R_BASE]:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    if stacks.tag[start] != GLOBAL or stacks.tag[start + 1] != TUPLE:
+        return _fail(registers, np.int64(E_TYPE))
+    name = stacks.value[start]
+    kind = names.kind[name]
+    tag = _container_tag(kind)
+    registers[R_VALUE] = name
+    if code == op.NEWOBJ_EX and (
+        stacks.tag[sp - 1] != DICT or memory.value[stacks.value[sp - 1] + C_COUNT] != 0
+    ):
+        return _fail(registers, np.int64(E_NEWOBJ))
+    if kind == G_CLASS or kind == G_NAMESPACE:
+        stacks.tag[start] = OBJ
+        stacks.value[start] = _new_object(memory, registers, name, np.int64(TUPLE), stacks.value[start + 1])
+    elif tag != 0 and tag != TUPLE:
+        # A plain standard container made by its class's __new__: filled by the opcodes that follow.
+        stacks.tag[start] = tag
+        stacks.value[start] = registers[R_TOP]
+        registers[R_TOP] = _new_container(memory, registers[R_TOP], pc)
+    else:
+        return _fail(registers, np.int64(E_NEWOBJ))
+    registers[R_SP] = start + 1
+    return np.int64(0)
+
+
+@inner_kernel
+def _build(data: Any, registers: Any, stacks: Stacks, marks: Marks, memory: Memory) -> Any:
+    """BUILD."""
+    heap_tag, heap = memory
+    sp = registers[R_SP]
+    if sp - 2 < registers[R_BASE]:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    tag = stacks.tag[sp - 2]
+    address = stacks.value[sp - 2]
+    state_tag = stacks.tag[sp - 1]
+    state = stacks.value[sp - 1]
+    if tag == OBJ and state_tag != ROWS:
+        heap_tag[address + 2] = state_tag
+        heap[address + 2] = state
+        _keep_all(registers, marks, address)
+    elif tag == ARRAY:
         if (
-            global_span[g, 1] == length1
-            and global_span[g, 3] == length2
-            and _same_text(data, start1, length1, global_text, global_span[g, 0])
-            and _same_text(data, start2, length2, global_text, global_span[g, 2])
+            state_tag != TUPLE
+            or heap[state] != 5
+            or heap_tag[state + 2] != TUPLE
+            or heap_tag[state + 3] != DTYPE
         ):
-            return np.int64(g)
-    return np.int64(-1)
+            return _fail(registers, np.int64(E_TYPE))
+        if heap_tag[state + 5] != BYTES and heap_tag[state + 5] != ENCODED:
+            return _fail(registers, np.int64(E_DTYPE))
+        heap[address] = heap[heap[state + 3]]
+        heap_tag[address + 1] = TUPLE
+        heap[address + 1] = heap[state + 2]
+        heap[address + 2] = heap[state + 4]
+        heap_tag[address + 3] = heap_tag[state + 5]
+        heap[address + 3] = heap[state + 5]
+        _keep_all(registers, marks, address)
+    elif tag == DTYPE:
+        if state_tag == TUPLE and heap[state] >= 2 and heap_tag[state + 2] == TEXT:
+            start, length = _span(data, heap[state + 2])
+            if length == 1 and data[start] == 62 and heap[address] != 0:  # >
+                heap[address] |= 1
+    elif tag != OPAQUE and tag != DICT and tag != LIST and tag != DEQUE and tag != SET:
+        return _fail(
+            registers, np.int64(E_TYPE)
+        )  # of those, attributes of a subclass or of something nobody needs
+    registers[R_SP] = sp - 1
+    return np.int64(0)
+
+
+@inner_kernel
+def _reduce(
+    pc: Any, data: Any, operand: Any, registers: Any, stacks: Stacks, memory: Memory, names: Names
+) -> Any:
+    """REDUCE."""
+    sp = registers[R_SP]
+    if sp - 2 < registers[R_BASE]:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    if stacks.tag[sp - 2] != GLOBAL or stacks.tag[sp - 1] != TUPLE:
+        return _fail(registers, np.int64(E_TYPE))
+    name = stacks.value[sp - 2]
+    error, tag, result = _call(data, operand, memory, names, registers, name, stacks.value[sp - 1], pc)
+    if error != 0:
+        registers[R_VALUE] = name
+        return _fail(registers, error)
+    stacks.tag[sp - 2] = tag
+    stacks.value[sp - 2] = pc if tag == BIGINT else result
+    registers[R_SP] = sp - 1
+    return np.int64(0)
+
+
+@inner_kernel
+def _line_end(data: Any, at: Any) -> Any:
+    """Offset of the next newline; pass 1 has seen that there is one."""
+    while data[at] != 10:
+        at += 1
+    return at
+
+
+@inner_kernel
+def _find_global(code: Any, pc: Any, data: Any, registers: Any, stacks: Stacks, names: Names) -> Any:
+    """STACK_GLOBAL, GLOBAL; R_AFTER is the offset behind."""
+    sp = registers[R_SP]
+    if code == op.STACK_GLOBAL:
+        if sp - 2 < registers[R_BASE]:
+            return _fail(registers, np.int64(E_UNDERFLOW))
+        if stacks.tag[sp - 2] != TEXT or stacks.tag[sp - 1] != TEXT:
+            return _fail(registers, np.int64(E_TYPE))
+        module, module_length = _span(data, stacks.value[sp - 2])
+        name, name_length = _span(data, stacks.value[sp - 1])
+        sp -= 2
+    else:
+        module = pc + 1
+        module_length = _line_end(data, module) - module
+        name = module + module_length + 1
+        name_length = _line_end(data, name) - name
+        registers[R_AFTER] = name + name_length + 1
+    for g in range(registers[R_NUM_GLOBALS]):
+        s = g * 4
+        if (
+            names.span[s + 1] == module_length
+            and names.span[s + 3] == name_length
+            and _same_bytes(data, module, names.text, names.span[s], module_length)
+            and _same_bytes(data, name, names.text, names.span[s + 2], name_length)
+        ):
+            stacks.tag[sp] = GLOBAL
+            stacks.value[sp] = g
+            registers[R_SP] = sp + 1
+            return np.int64(0)
+    registers[R_ADDRESS] = module
+    registers[R_TAG] = module_length
+    registers[R_NODE] = name
+    registers[R_VALUE] = name_length
+    return np.int64(EV_GLOBAL)
+
+
+@inner_kernel
+def _pop(code: Any, registers: Any, stacks: Stacks) -> Any:
+    """POP, POP_MARK."""
+    sp = registers[R_SP]
+    if code == op.POP and sp > registers[R_BASE]:
+        if stacks.tag[sp - 1] == ROWS:
+            return _fail(registers, np.int64(E_TYPE))
+        registers[R_SP] = sp - 1
+        return np.int64(0)
+    if registers[R_MARKS] == 0:
+        return _fail(registers, np.int64(E_UNDERFLOW if code == op.POP else E_MARK))
+    _close(registers, registers[R_BASE])
+    return np.int64(0)
+
+
+@inner_kernel
+def _rare(
+    code: Any,
+    pc: Any,
+    data: Any,
+    operand: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    names: Names,
+    schema: Schema,
+) -> Any:
+    """Opcodes that aren't worth a place in the loop of `_run`, and the reasons why a common one can't be run."""
+    sp = registers[R_SP]
+    registers[R_AFTER] = pc + 1
+    if code == op.SETITEMS or code == op.SETITEM:
+        return _set_items(code, data, registers, stacks, marks, memory, schema)
+    if code == op.BUILD:
+        return _build(data, registers, stacks, marks, memory)
+    if code == op.NEWOBJ or code == op.NEWOBJ_EX:
+        return _new_instance(code, pc, registers, stacks, memory, names)
+    if code == op.REDUCE:
+        return _reduce(pc, data, operand, registers, stacks, memory, names)
+    if code == op.APPENDS or code == op.APPEND or code == op.ADDITEMS:
+        return _add_items(code, pc, data, registers, stacks, marks, memory, schema)
+    if code == op.STACK_GLOBAL or code == op.GLOBAL:
+        return _find_global(code, pc, data, registers, stacks, names)
+    if code == op.LIST or code == op.DICT or code == op.FROZENSET:
+        return _marked_container(code, pc, registers, stacks, memory)
+    if code == op.POP or code == op.POP_MARK:
+        return _pop(code, registers, stacks)
+    if code == op.PROTO or code == op.FRAME or code == op.READONLY_BUFFER:
+        registers[R_AFTER] = pc + 1 + np.int64(operand[code])
+        return np.int64(0)
+    if code == op.DUP:
+        if sp <= registers[R_BASE] or stacks.tag[sp - 1] == ROWS:
+            return _fail(registers, np.int64(E_UNDERFLOW))
+        stacks.tag[sp] = stacks.tag[sp - 1]
+        stacks.value[sp] = stacks.value[sp - 1]
+        registers[R_SP] = sp + 1
+        return np.int64(0)
+    if code == op.STOP:
+        if sp != 1 or registers[R_MARKS] != 0:
+            return _fail(registers, np.int64(E_UNDERFLOW))
+        return np.int64(EV_STOP)
+    if code == op.MARK:
+        return np.int64(EV_MARKS)
+    if code == op.BINGET or code == op.LONG_BINGET:
+        return _fail(registers, np.int64(E_MEMO))
+    if code == op.MEMOIZE or code == op.BINPUT or code == op.LONG_BINPUT:
+        return _fail(registers, np.int64(E_UNDERFLOW))
+    if (
+        code == op.EMPTY_TUPLE
+        or code == op.TUPLE1
+        or code == op.TUPLE2
+        or code == op.TUPLE3
+        or code == op.TUPLE
+    ):
+        return _unusual_tuple(code, pc, data, registers, stacks, marks, memory, schema)
+    return _fail(registers, np.int64(E_OPCODE))
+
+
+# --- the loop -----------------------------------------------------------------------------------------------
+
+
+@inner_kernel
+def _run(
+    data: Any,
+    operand: Any,
+    registers: Any,
+    stacks: Stacks,
+    marks: Marks,
+    memory: Memory,
+    memos: Memos,
+    names: Names,
+    schema: Schema,
+    templates: TemplateArrays,
+) -> Any:
+    """Run opcodes until one of the events; the registers say where and why.
+
+    What the common opcodes change is in local variables; for everything else they are written to the registers,
+    and read again.
+    """
+    stack_tag, stack, _counts = stacks
+    heap_tag, heap = memory
+    tables = schema.tables
+    limit = registers[R_LIMIT]
+    heap_room = registers[R_HEAP_SIZE] - ROOM
+    stack_room = registers[R_STACK_SIZE] - 4
+    mark_room = registers[R_MARK_SIZE]
+    memo_size = registers[R_MEMO_SIZE]
+    loose = registers[R_LOOSE] - 1
+    anywhere = loose >= 0 and tables[loose * TABLE_FIELDS + T_ANYWHERE] != 0
+    pc = sp = top = counter = cursor = high = marked = base = over = np.int64(0)
+    begins = np.int64(-1)  # the table whose records may follow the innermost mark
+    frame = np.int64(-1)  # number of marks that `base`, `over` and `begins` are for
+    untried = np.int64(-1)  # where the templates were found not to match
+    stale = True
+    while True:
+        if stale:
+            stale = False
+            pc = registers[R_PC]
+            sp = registers[R_SP]
+            top = registers[R_TOP]
+            counter = registers[R_MEMO]
+            cursor = registers[R_CURSOR]
+            high = registers[R_HIGH]
+            marked = registers[R_MARKS]
+            frame = np.int64(-1)
+        if marked != frame:
+            frame = marked
+            if registers[R_FREE_MARK] > marked:
+                registers[R_FREE_MARK] = marked
+            base = np.int64(0)
+            begins = np.int64(-1)
+            over = np.int64(NEVER)
+            if marked > 0:
+                base = marks.height[marked - 1]
+                begins = marks.table[marked - 1] - 1
+                if marked > registers[R_FREE_MARK]:
+                    over = base + OVERFLOW
+        after = pc
+        code = np.int64(-1)
+        context = np.int64(-1)
+        if pc < limit and top <= heap_room and sp <= stack_room:
+            code = np.int64(data[pc])
+            # Templates are tried where an item of a table can begin: behind the mark, rows, or what looks like a record.
+            if begins >= 0:
+                if (
+                    sp == base
+                    or stack_tag[sp - 1] == ROWS
+                    or stack_tag[sp - 1] == tables[begins * TABLE_FIELDS + T_TAG]
+                ):
+                    context = begins
+            elif anywhere and sp > base and stack_tag[sp - 1] == LIST:
+                context = loose
+            if context >= 0 and (templates.first_byte[context * 256 + code] == 0 or pc == untried):
+                context = np.int64(-1)
+        if code >= 0 and context < 0 and sp < over:
+            if code == op.MEMOIZE or code == op.BINPUT or code == op.LONG_BINPUT:
+                if sp > base:
+                    after = pc + 1
+                    if code != op.MEMOIZE:
+                        counter = np.int64(data[pc + 1]) if code == op.BINPUT else _u32(data, pc + 1)
+                        after = pc + 2 if code == op.BINPUT else pc + 5
+                        while cursor < memo_size and memos.number[cursor] < counter:
+                            cursor += 1
+                    if cursor < memo_size and memos.number[cursor] == counter:
+                        tag = np.int64(stack_tag[sp - 1])
+                        if memos.last[cursor] > pc and tag != ROWS:
+                            memos.tag[cursor] = tag
+                            memos.value[cursor] = stack[sp - 1]
+                            if tag >= FIRST_POINTER and stack[sp - 1] > high:
+                                high = stack[sp - 1]
+                        cursor += 1
+                    counter += 1
+            elif code == op.BINGET or code == op.LONG_BINGET:
+                number = np.int64(data[pc + 1]) if code == op.BINGET else _u32(data, pc + 1)
+                slot = _memo_slot(memos.number, memo_size, number)
+                if slot >= 0 and memos.tag[slot] != 0:
+                    stack_tag[sp] = memos.tag[slot]
+                    stack[sp] = memos.value[slot]
+                    sp += 1
+                    if memos.last[slot] <= pc:
+                        memos.tag[slot] = 0
+                    after = pc + 2 if code == op.BINGET else pc + 5
+            elif code == op.BININT1:
+                stack_tag[sp] = INT
+                stack[sp] = data[pc + 1]
+                sp += 1
+                after = pc + 2
+            elif code == op.BINFLOAT:
+                stack_tag[sp] = FLOAT
+                stack[sp] = _float_bits(data, pc + 1)
+                sp += 1
+                after = pc + 9
+            elif code == op.MARK:
+                if marked < mark_room:
+                    table = np.int64(0)
+                    if sp > base:
+                        tag = np.int64(stack_tag[sp - 1])
+                        if tag == LIST or tag == DEQUE or tag == SET:
+                            table = heap[stack[sp - 1] + C_TABLE]
+                            if table <= 0:
+                                table = loose + 1 if tag == LIST else np.int64(0)
+                    marks.height[marked] = sp
+                    marks.heap[marked] = top
+                    marks.table[marked] = table
+                    marks.over[marked] = 0
+                    marks.at[marked] = pc
+                    marked += 1
+                    after = pc + 1
+            elif code == op.SHORT_BINUNICODE or code == op.SHORT_BINBYTES:
+                stack_tag[sp] = TEXT if code == op.SHORT_BINUNICODE else BYTES
+                stack[sp] = pc
+                sp += 1
+                after = pc + 2 + np.int64(data[pc + 1])
+            elif code == op.BINUNICODE or code == op.BINBYTES:
+                stack_tag[sp] = TEXT if code == op.BINUNICODE else BYTES
+                stack[sp] = pc
+                sp += 1
+                after = pc + 5 + _u32(data, pc + 1)
+            elif code == op.BINUNICODE8 or code == op.BINBYTES8 or code == op.BYTEARRAY8:
+                stack_tag[sp] = TEXT if code == op.BINUNICODE8 else BYTES
+                stack[sp] = pc
+                sp += 1
+                after = pc + 9 + _u64(data, pc + 1)
+            elif code == op.BININT2:
+                stack_tag[sp] = INT
+                stack[sp] = _u16(data, pc + 1)
+                sp += 1
+                after = pc + 3
+            elif code == op.BININT:
+                stack_tag[sp] = INT
+                stack[sp] = _signed(_u32(data, pc + 1))
+                sp += 1
+                after = pc + 5
+            elif code == op.NEWTRUE or code == op.NEWFALSE:
+                stack_tag[sp] = BOOL
+                stack[sp] = op.NEWFALSE - code
+                sp += 1
+                after = pc + 1
+            elif code == op.NONE:
+                stack_tag[sp] = NONE
+                stack[sp] = 0
+                sp += 1
+                after = pc + 1
+            elif code == op.LONG1 or code == op.LONG4:
+                start = pc + 2 if code == op.LONG1 else pc + 5
+                count = np.int64(data[pc + 1]) if code == op.LONG1 else _u32(data, pc + 1)
+                stack_tag[sp] = BIGINT if count > 8 else INT
+                stack[sp] = pc if count > 8 else _long(data, start, count)
+                sp += 1
+                after = start + count
+            elif code == op.EMPTY_LIST or code == op.EMPTY_DICT or code == op.EMPTY_SET:
+                stack_tag[sp] = LIST if code == op.EMPTY_LIST else (DICT if code == op.EMPTY_DICT else SET)
+                stack[sp] = top
+                top = _new_container(memory, top, pc)
+                sp += 1
+                after = pc + 1
+            elif (
+                code == op.EMPTY_TUPLE
+                or code == op.TUPLE1
+                or code == op.TUPLE2
+                or code == op.TUPLE3
+                or (code == op.TUPLE and marked > 0 and marks.over[marked - 1] == 0)
+            ):
+                count = np.int64(0) if code == op.EMPTY_TUPLE else code - (op.TUPLE1 - 1)
+                if code == op.TUPLE:
+                    count = sp - base
+                start = sp - count
+                good = start >= base and top + count <= heap_room
+                if good:
+                    heap_tag[top] = RAW
+                    heap[top] = count
+                    for i in range(count):
+                        tag = np.int64(stack_tag[start + i])
+                        good = good and tag != ROWS
+                        heap_tag[top + 1 + i] = tag
+                        heap[top + 1 + i] = stack[start + i]
+                if good:
+                    stack_tag[start] = TUPLE
+                    stack[start] = top
+                    top += 1 + count
+                    sp = start + 1
+                    after = pc + 1
+                    if code == op.TUPLE:
+                        marked -= 1
+            if after > pc:
+                pc = after
+                continue
+
+        # Whatever is rarer works on the registers.
+        registers[R_PC] = pc
+        registers[R_SP] = sp
+        registers[R_TOP] = top
+        registers[R_MEMO] = counter
+        registers[R_CURSOR] = cursor
+        registers[R_HIGH] = high
+        registers[R_MARKS] = marked
+        registers[R_BASE] = base
+        stale = True
+        if pc >= limit:
+            return np.int64(EV_LIMIT)
+        if top > heap_room:
+            registers[R_ADDRESS] = ROOM
+            return np.int64(EV_COLLECT)
+        if sp > stack_room:
+            return np.int64(EV_STACK)
+        if context >= 0:
+            event = _read_rows(
+                data,
+                registers,
+                stacks,
+                marks,
+                memory,
+                memos,
+                schema,
+                templates,
+                context,
+                begins >= 0,
+            )
+            if event == 0:
+                untried = pc
+        elif sp >= over:
+            event = _overflow(data, registers, stacks, marks, memory, schema)
+        else:
+            event = _rare(code, pc, data, operand, registers, stacks, marks, memory, names, schema)
+            if event == 0 or event == EV_LEARN:
+                registers[R_PC] = registers[R_AFTER]
+        if event > 0:
+            return event
 
 
 @kernel
 def run(
     data: Any,
-    limit: Any,
     operand: Any,
     registers: Any,
     stacks: Stacks,
-    marks_: Marks,
+    marks: Marks,
     memory: Memory,
+    spare: Memory,
     memos: Memos,
     names: Names,
     schema: Schema,
-    templates_: TemplateArrays,
-    scratch: Any,
-    link_progress: Any,
+    templates: TemplateArrays,
 ) -> Any:
-    """Run opcodes until one of the events; the registers say where and why."""
-    stack_tag, stack, stack_count = stacks
-    mark_sp, mark_heap, mark_table, mark_over, mark_pc = marks_
-    heap_tag, heap = memory
-    memo_id, memo_last, memo_tag, memo = memos
-    global_kind, global_text, global_span = names
-    tables = schema.tables
-    templates, first_byte = templates_.templates, templates_.first_byte
-    pc = registers[R_PC]
-    sp = registers[R_SP]
-    marks = registers[R_MARKS]
-    top = registers[R_TOP]
-    counter = registers[R_MEMO]
-    cursor = registers[R_CURSOR]
-    high = registers[R_HIGH]
-    loose = registers[R_LOOSE] - 1
-    anywhere = loose >= 0 and tables[loose, T_ANYWHERE] != 0
-    heap_size = np.int64(heap.size)
-    stack_size = np.int64(stack.size)
-    mark_size = np.int64(mark_sp.size)
-    base = mark_sp[marks - 1] if marks > 0 else np.int64(0)
-    over = base + OVERFLOW if marks > registers[R_FREE_MARK] else stack_size
-    event = 0
-    error = 0
-    learn = np.int64(-1)
-    while True:
-        if pc >= limit:
-            event = EV_LIMIT
-            break
-        if top + 16 > heap_size:
-            registers[R_ADDRESS] = 16
-            event = EV_COLLECT
-            break
-        if sp + 4 > stack_size:
-            event = EV_STACK
-            break
-        op = np.int64(data[pc])
+    """Do what registers[R_COMMAND] says; of DO_RUN, the event that stopped it.
 
-        # A record that looks like the ones before it is read in one go.
-        context = mark_table[marks - 1] - 1 if marks > 0 else np.int64(-1)
-        in_list = context >= 0
-        if in_list:
-            # Only where an item can begin: behind the mark, behind rows, or behind what looks like a record.
-            if sp > base and stack_tag[sp - 1] != ROWS and stack_tag[sp - 1] != tables[context, T_TAG]:
-                context = np.int64(-1)
-        elif anywhere and sp > base and stack_tag[sp - 1] == LIST:
-            context = loose
-        if context >= 0 and first_byte[context, op] != 0:
-            row = tables[context, T_ROWS]
-            cap = tables[context, T_CAP]
-            fetched_next = memo_id[cursor] if cursor < memo_id.size else np.int64(1) << 62
-            matched = np.int64(0)
-            wait = False
-            at = pc
-            while row + matched < cap and at < limit:
-                after = np.int64(-1)
-                for t in range(
-                    tables[context, T_TEMPLATE], tables[context, T_TEMPLATE] + tables[context, T_TEMPLATES]
-                ):
-                    if counter + templates[t, TP_MEMOS] > fetched_next:
-                        continue
-                    after = _match(
-                        data,
-                        at,
-                        templates[t, TP_FIRST],
-                        templates[t, TP_LAST],
-                        templates_,
-                        memos,
-                        counter,
-                        memory,
-                        schema,
-                        context,
-                        row + matched,
-                        registers,
-                    )
-                    if after >= 0:
-                        # Pending rows read without a template come first: they are converted below, then this runs again.
-                        wait = matched == 0 and in_list and sp > base and stack_tag[sp - 1] != ROWS
-                        if not wait:
-                            counter += templates[t, TP_MEMOS]
-                        break
-                if after < 0 or wait:
-                    break
-                matched += 1
-                at = after
-                if not in_list:
-                    break
-            if wait:
-                start = sp
-                while start > base and stack_tag[start - 1] != ROWS:
-                    start -= 1
-                head = tables[context, T_FLUSHED] + row
-                done = convert_items(
-                    data, stack_tag, stack, start, sp - start, 1, memory, schema, context, registers
-                )
-                if done > 0:
-                    if start > base:
-                        stack_count[start - 1] += done
-                    else:
-                        stack_tag[start] = ROWS
-                        stack[start] = head
-                        stack_count[start] = done
-                        start += 1
-                        done -= 1
-                    for i in range(start, sp - done):
-                        stack_tag[i] = stack_tag[i + done]
-                        stack[i] = stack[i + done]
-                        stack_count[i] = stack_count[i + done]
-                    sp -= done
-                    if start == sp and mark_heap[marks - 1] > high:
-                        top = mark_heap[marks - 1]
-                if start < sp:
-                    event = EV_FLUSH if registers[R_NODE] < 0 else EV_MISFIT
-                    break
-                continue
-            if matched > 0:
-                if in_list and sp > base and stack_tag[sp - 1] == ROWS:
-                    stack_count[sp - 1] += matched
-                else:
-                    stack_tag[sp] = ROWS
-                    stack[sp] = tables[context, T_FLUSHED] + row
-                    stack_count[sp] = matched
-                    sp += 1
-                tables[context, T_ROWS] = row + matched
-                registers[R_MATCHED] += matched
-                pc = at
-                continue
-            if row >= cap:
-                registers[R_TABLE] = context
-                event = EV_FLUSH
-                break
-
-        if sp >= over:
-            if mark_over[marks - 1] > 0:
-                table = mark_over[marks - 1] - 1
-                start = base + 1 if stack_tag[base] == ROWS else base
-                count = np.int64(0)
-                while start + count < sp - 256 and _is_record(
-                    heap_tag, heap, tables, table, stack_tag[start + count], stack[start + count]
-                ):
-                    count += 1
-                head = tables[table, T_FLUSHED] + tables[table, T_ROWS]
-                done = convert_items(
-                    data, stack_tag, stack, start, count, 1, memory, schema, table, registers
-                )
-                if done > 0:
-                    if start > base:
-                        stack_count[base] += done
-                        shift = done
-                    else:
-                        stack_tag[base] = ROWS
-                        stack[base] = head
-                        stack_count[base] = done
-                        start += 1
-                        shift = done - 1
-                    for i in range(start, sp - shift):
-                        stack_tag[i] = stack_tag[i + shift]
-                        stack[i] = stack[i + shift]
-                        stack_count[i] = stack_count[i + shift]
-                    sp -= shift
-                if done < count:
-                    event = EV_FLUSH if registers[R_NODE] < 0 else EV_MISFIT
-                    break
-                if sp >= over:
-                    registers[R_NODE] = -1
-                    registers[R_TABLE] = table
-                    registers[R_FREE_MARK] = marks
-                    over = stack_size
-                continue
-            event = EV_OVERFLOW
-            break
-
-        kind = np.int64(operand[op])
-        if kind >= 0:
-            after = pc + 1 + kind
-        elif kind == -1:
-            after = pc + 2 + np.int64(data[pc + 1])
-        elif kind == -2:
-            after = pc + 5 + _u32(data, pc + 1)
-        elif kind == -3:
-            after = pc + 9 + _u64(data, pc + 1)
-        else:
-            after = pc + 1
-
-        if op == 0x94 or op == 0x71 or op == 0x72:  # MEMOIZE, BINPUT, LONG_BINPUT
-            if sp <= base:
-                error = E_UNDERFLOW
-                break
-            if op == 0x94:
-                number = counter
-                counter += 1
-            else:
-                number = np.int64(data[pc + 1]) if op == 0x71 else _u32(data, pc + 1)
-                if number >= counter:
-                    counter = number + 1
-            slot = np.int64(-1)
-            if cursor < memo_id.size and memo_id[cursor] == number:
-                slot = cursor
-            elif number < counter - 1:
-                slot = _memo_slot(memo_id, number)
-            while cursor < memo_id.size and memo_id[cursor] < counter:
-                if memo_id[cursor] == number:
-                    slot = cursor
-                cursor += 1
-            if slot >= 0 and memo_last[slot] > pc:
-                memo_tag[slot] = stack_tag[sp - 1]
-                memo[slot] = stack[sp - 1]
-                if stack_tag[sp - 1] >= FIRST_POINTER and stack[sp - 1] > high:
-                    high = stack[sp - 1]
-                if stack_tag[sp - 1] == ROWS:
-                    error = E_TYPE
-                    break
-        elif op == 0x68 or op == 0x6A:  # BINGET, LONG_BINGET
-            number = np.int64(data[pc + 1]) if op == 0x68 else _u32(data, pc + 1)
-            slot = _memo_slot(memo_id, number)
-            if slot < 0 or memo_tag[slot] == 0:
-                error = E_MEMO
-                break
-            stack_tag[sp] = memo_tag[slot]
-            stack[sp] = memo[slot]
-            sp += 1
-            if memo_last[slot] <= pc:
-                memo_tag[slot] = 0
-        elif op == 0x4B:  # BININT1
-            stack_tag[sp] = INT
-            stack[sp] = data[pc + 1]
-            sp += 1
-        elif op == 0x47:  # BINFLOAT
-            stack_tag[sp] = FLOAT
-            stack[sp] = _binfloat(data, pc + 1)
-            sp += 1
-        elif op == 0x28:  # MARK
-            if marks >= mark_size:
-                event = EV_MARKS
-                break
-            mark_sp[marks] = sp
-            mark_heap[marks] = top
-            mark_table[marks] = 0
-            mark_over[marks] = 0
-            mark_pc[marks] = pc
-            if sp > base:
-                tag = stack_tag[sp - 1]
-                if tag == LIST or tag == DEQUE or tag == SET:
-                    owner = heap[stack[sp - 1] + C_TABLE]
-                    if owner > 0:
-                        mark_table[marks] = owner
-                    elif loose >= 0 and tag == LIST:
-                        mark_table[marks] = loose + 1
-            marks += 1
-            base = sp
-            over = base + OVERFLOW
-        elif op == 0x8C or op == 0x58 or op == 0x8D:  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
-            stack_tag[sp] = TEXT
-            stack[sp] = pc
-            sp += 1
-        elif (
-            op == 0x43 or op == 0x42 or op == 0x8E or op == 0x96
-        ):  # SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8
-            stack_tag[sp] = BYTES
-            stack[sp] = pc
-            sp += 1
-        elif op == 0x4D:  # BININT2
-            stack_tag[sp] = INT
-            stack[sp] = np.int64(data[pc + 1]) | np.int64(data[pc + 2]) << 8
-            sp += 1
-        elif op == 0x4A:  # BININT
-            value = _u32(data, pc + 1)
-            if value >= 1 << 31:
-                value -= 1 << 32
-            stack_tag[sp] = INT
-            stack[sp] = value
-            sp += 1
-        elif op == 0x88 or op == 0x89:  # NEWTRUE, NEWFALSE
-            stack_tag[sp] = BOOL
-            stack[sp] = 0x89 - op
-            sp += 1
-        elif op == 0x4E:  # NONE
-            stack_tag[sp] = NONE
-            stack[sp] = 0
-            sp += 1
-        elif op == 0x8A or op == 0x8B:  # LONG1, LONG4
-            start = pc + 2 if op == 0x8A else pc + 5
-            length = after - start
-            if length > 8:
-                stack_tag[sp] = BIGINT
-                stack[sp] = pc
-            else:
-                stack_tag[sp] = INT
-                stack[sp] = _long(data, start, length)
-            sp += 1
-        elif (
-            op == 0x85 or op == 0x86 or op == 0x87 or op == 0x29 or op == 0x74
-        ):  # TUPLE1..3, EMPTY_TUPLE, TUPLE
-            if op == 0x74:
-                if marks == 0:
-                    error = E_MARK
-                    break
-                count = sp - base
-                if top + count + 16 > heap_size:
-                    registers[R_ADDRESS] = count + 16
-                    event = EV_COLLECT
-                    break
-            else:
-                count = np.int64(0) if op == 0x29 else op - 0x84
-                if sp - count < base:
-                    error = E_UNDERFLOW
-                    break
-            start = sp - count
-            if op == 0x74 and mark_over[marks - 1] > 0:
-                # A tuple so long that its items have become rows: what's left of it becomes rows too.
-                table = mark_over[marks - 1] - 1
-                kept = 1 if stack_tag[base] == ROWS else 0
-                done = convert_items(
-                    data, stack_tag, stack, base + kept, count - kept, 1, memory, schema, table, registers
-                )
-                if done < count - kept:
-                    if done > 0 and kept > 0:
-                        stack_count[base] += done
-                        for i in range(base + 1, sp - done):
-                            stack_tag[i] = stack_tag[i + done]
-                            stack[i] = stack[i + done]
-                            stack_count[i] = stack_count[i + done]
-                        sp -= done
-                    event = EV_FLUSH if registers[R_NODE] < 0 else EV_MISFIT
-                    break
-                address = top
-                top = _new_container(heap_tag, heap, top)
-                heap[address + C_TABLE] = table + 1
-                heap[address + C_COUNT] = done + (stack_count[base] if kept > 0 else 0)
-                heap[address + C_ROWS] = heap[address + C_COUNT]
-                stack_tag[start] = LIST
-                stack[start] = address
-            else:
-                good = True
-                for i in range(start, sp):
-                    if stack_tag[i] == ROWS:
-                        good = False
-                if not good:
-                    error = E_TYPE
-                    break
-                heap_tag[top] = RAW
-                heap[top] = count
-                for i in range(count):
-                    heap_tag[top + 1 + i] = stack_tag[start + i]
-                    heap[top + 1 + i] = stack[start + i]
-                stack_tag[start] = TUPLE
-                stack[start] = top
-                top += 1 + count
-            sp = start + 1
-            if op == 0x74:
-                marks -= 1
-                base = mark_sp[marks - 1] if marks > 0 else np.int64(0)
-                over = base + OVERFLOW if marks > registers[R_FREE_MARK] else stack_size
-        elif op == 0x5D or op == 0x7D or op == 0x8F:  # EMPTY_LIST, EMPTY_DICT, EMPTY_SET
-            stack_tag[sp] = LIST if op == 0x5D else (DICT if op == 0x7D else SET)
-            stack[sp] = top
-            top = _new_container(heap_tag, heap, top)
-            heap[top - CONTAINER_SLOTS + C_MADE] = pc
-            sp += 1
-        elif op == 0x65 or op == 0x61 or op == 0x90:  # APPENDS, APPEND, ADDITEMS
-            if op == 0x61:
-                if sp - 2 < base:
-                    error = E_UNDERFLOW
-                    break
-                start = sp - 1
-            else:
-                if marks == 0:
-                    error = E_MARK
-                    break
-                start = base
-                if start < 1 or (marks > 1 and start - 1 < mark_sp[marks - 2]):
-                    error = E_UNDERFLOW
-                    break
-            tag = stack_tag[start - 1]
-            address = stack[start - 1]
-            if tag != LIST and tag != DEQUE and tag != SET:
-                error = E_TYPE
-                break
-            count = sp - start
-            table = heap[address + C_TABLE] - 1
-            if table < 0 and loose >= 0 and tag == LIST and count > 0:
-                table = loose
-                for i in range(start, sp):
-                    if stack_tag[i] != ROWS and not _is_record(
-                        heap_tag, heap, tables, loose, stack_tag[i], stack[i]
-                    ):
-                        table = np.int64(-1)
-                        break
-            if table >= 0:
-                # Rows read by templates come first on the stack; the rest is converted now.
-                i = start + registers[R_PROGRESS]
-                stuck = False
-                while i < sp:
-                    head = tables[table, T_FLUSHED] + tables[table, T_ROWS]
-                    if stack_tag[i] == ROWS:
-                        head = stack[i]
-                        done = stack_count[i]
-                        i += 1
-                    else:
-                        run_end = i
-                        while run_end < sp and stack_tag[run_end] != ROWS:
-                            run_end += 1
-                        done = convert_items(
-                            data, stack_tag, stack, i, run_end - i, 1, memory, schema, table, registers
-                        )
-                        i += done
-                        stuck = i < run_end
-                    if heap[address + C_ROWS] == 0:
-                        heap[address + C_ROW] = head
-                    heap[address + C_ROWS] += done
-                    heap[address + C_COUNT] += done
-                    if stuck:
-                        break
-                if stuck:
-                    registers[R_PROGRESS] = i - start
-                    registers[R_ADDRESS] = address
-                    event = EV_FLUSH if registers[R_NODE] < 0 else EV_MISFIT
-                    break
-                registers[R_PROGRESS] = 0
-                if (
-                    tables[table, T_LEARN] != 0
-                    and tables[table, T_GENERAL] >= LEARN
-                    and (op != 0x61 or heap[address + C_COUNT] == 1)
-                ):
-                    learn = table
-                    registers[R_TABLE] = table
-                    registers[R_ADDRESS] = (
-                        mark_pc[marks - 1] + 1 if op != 0x61 else heap[address + C_MADE] + 1
-                    )
-                    registers[R_VALUE] = pc
-                elif op != 0x61:
-                    tables[table, T_GENERAL] = 0
-                if op != 0x61 and mark_heap[marks - 1] > high:
-                    top = mark_heap[marks - 1]
-            else:
-                if heap[address + C_COUNT] >= BATCH and heap[address + C_TABLE] == 0:
-                    registers[R_ADDRESS] = address
-                    registers[R_TAG] = tag
-                    event = EV_BIG
-                    break
-                if top + count + 16 > heap_size:
-                    registers[R_ADDRESS] = count + 16
-                    event = EV_COLLECT
-                    break
-                if count > 0:
-                    good = True
-                    for i in range(start, sp):
-                        if stack_tag[i] == ROWS:
-                            good = False
-                    if not good:
-                        error = E_LINK
-                        break
-                    top = _add_chunk(heap_tag, heap, top, address, stack_tag, stack, start, count)
-                    heap[address + C_COUNT] += count
-            sp = start
-            if op != 0x61:
-                marks -= 1
-                base = mark_sp[marks - 1] if marks > 0 else np.int64(0)
-                over = base + OVERFLOW if marks > registers[R_FREE_MARK] else stack_size
-        elif op == 0x75 or op == 0x73:  # SETITEMS, SETITEM
-            if op == 0x73:
-                if sp - 3 < base:
-                    error = E_UNDERFLOW
-                    break
-                start = sp - 2
-            else:
-                if marks == 0:
-                    error = E_MARK
-                    break
-                start = base
-                if start < 1 or (marks > 1 and start - 1 < mark_sp[marks - 2]) or (sp - start) % 2 != 0:
-                    error = E_UNDERFLOW
-                    break
-            if stack_tag[start - 1] != DICT:
-                error = E_TYPE
-                break
-            address = stack[start - 1]
-            count = sp - start
-            table = heap[address + C_TABLE] - 1
-            if table >= 0:
-                i = start + registers[R_PROGRESS]
-                if tables[table, T_LINK] > 0:
-                    done = convert_links(
-                        data, stack_tag, stack, i, sp - i, memory, schema, table, link_progress, registers
-                    )
-                else:
-                    done = convert_items(
-                        data, stack_tag, stack, i, sp - i, 2, memory, schema, table, registers
-                    )
-                heap[address + C_COUNT] += done // 2
-                heap[address + C_ROWS] += done // 2
-                if i + done < sp:
-                    registers[R_PROGRESS] = i + done - start
-                    if registers[R_NODE] == -2:
-                        error = E_LINK
-                        break
-                    event = EV_FLUSH if registers[R_NODE] < 0 else EV_MISFIT
-                    break
-                registers[R_PROGRESS] = 0
-                if op == 0x75 and mark_heap[marks - 1] > high:
-                    top = mark_heap[marks - 1]
-            else:
-                if heap[address + C_COUNT] >= BATCH and heap[address + C_TABLE] == 0:
-                    registers[R_ADDRESS] = address
-                    registers[R_TAG] = DICT
-                    event = EV_BIG
-                    break
-                if top + count + 16 > heap_size:
-                    registers[R_ADDRESS] = count + 16
-                    event = EV_COLLECT
-                    break
-                if count > 0:
-                    top = _add_chunk(heap_tag, heap, top, address, stack_tag, stack, start, count)
-                    heap[address + C_COUNT] += count // 2
-            sp = start
-            if op == 0x75:
-                marks -= 1
-                base = mark_sp[marks - 1] if marks > 0 else np.int64(0)
-                over = base + OVERFLOW if marks > registers[R_FREE_MARK] else stack_size
-        elif op == 0x81 or op == 0x92:  # NEWOBJ, NEWOBJ_EX
-            wanted = 2 if op == 0x81 else 3
-            if sp - wanted < base:
-                error = E_UNDERFLOW
-                break
-            start = sp - wanted
-            if stack_tag[start] != GLOBAL or stack_tag[start + 1] != TUPLE:
-                error = E_TYPE
-                break
-            kind = global_kind[stack[start]]
-            if op == 0x92 and (stack_tag[sp - 1] != DICT or heap[stack[sp - 1] + C_COUNT] != 0):
-                error = E_NEWOBJ
-                registers[R_VALUE] = stack[start]
-                break
-            if kind == G_CLASS or kind == G_NAMESPACE:
-                heap_tag[top] = RAW
-                heap[top] = stack[start]
-                heap_tag[top + 1] = TUPLE
-                heap[top + 1] = stack[start + 1]
-                heap_tag[top + 2] = NONE
-                heap[top + 2] = 0
-                stack_tag[start] = OBJ
-                stack[start] = top
-                top += 3
-            elif kind == G_DICT or kind == G_LIST or kind == G_SET or kind == G_DEQUE:
-                # A plain standard container made by its class's __new__: filled by the opcodes that follow.
-                stack_tag[start] = (
-                    DICT
-                    if kind == G_DICT
-                    else (LIST if kind == G_LIST else (SET if kind == G_SET else DEQUE))
-                )
-                stack[start] = top
-                top = _new_container(heap_tag, heap, top)
-            else:
-                error = E_NEWOBJ
-                registers[R_VALUE] = stack[start]
-                break
-            sp = start + 1
-        elif op == 0x62:  # BUILD
-            if sp - 2 < base:
-                error = E_UNDERFLOW
-                break
-            tag = stack_tag[sp - 2]
-            address = stack[sp - 2]
-            state_tag = stack_tag[sp - 1]
-            state = stack[sp - 1]
-            if tag == OBJ:
-                heap_tag[address + 2] = state_tag
-                heap[address + 2] = state
-                if state_tag == ROWS:
-                    error = E_TYPE
-                    break
-            elif tag == ARRAY:
-                if (
-                    state_tag != TUPLE
-                    or heap[state] != 5
-                    or heap_tag[state + 2] != TUPLE
-                    or heap_tag[state + 3] != DTYPE
-                ):
-                    error = E_TYPE
-                    break
-                data_tag = heap_tag[state + 5]
-                if data_tag != BYTES and data_tag != ENCODED:
-                    error = E_DTYPE
-                    break
-                heap_tag[address + 1] = TUPLE
-                heap[address + 1] = heap[state + 2]
-                heap[address] = heap[heap[state + 3]]
-                heap[address + 2] = heap[state + 4]
-                heap_tag[address + 3] = data_tag
-                heap[address + 3] = heap[state + 5]
-            elif tag == DTYPE:
-                if state_tag == TUPLE and heap[state] >= 2 and heap_tag[state + 2] == TEXT:
-                    start, length = _span(data, heap[state + 2])
-                    if length == 1 and data[start] == 62 and heap[address] != 0:  # '>'
-                        heap[address] |= 1
-            elif tag == OPAQUE or tag == DICT or tag == LIST or tag == DEQUE or tag == SET:
-                pass  # attributes of a subclass or of something nobody needs
-            else:
-                error = E_TYPE
-                break
-            sp -= 1
-        elif op == 0x52:  # REDUCE
-            if sp - 2 < base:
-                error = E_UNDERFLOW
-                break
-            if stack_tag[sp - 2] != GLOBAL or stack_tag[sp - 1] != TUPLE:
-                error = E_TYPE
-                break
-            error, result_tag, result, top = _reduce(
-                data, operand, heap_tag, heap, top, stack[sp - 2], global_kind, stack[sp - 1], pc, scratch
-            )
-            if error != 0:
-                registers[R_VALUE] = stack[sp - 2]
-                break
-            sp -= 1
-            stack_tag[sp - 1] = result_tag
-            stack[sp - 1] = result
-        elif op == 0x93 or op == 0x63:  # STACK_GLOBAL, GLOBAL
-            if op == 0x93:
-                if sp - 2 < base:
-                    error = E_UNDERFLOW
-                    break
-                if stack_tag[sp - 2] != TEXT or stack_tag[sp - 1] != TEXT:
-                    error = E_TYPE
-                    break
-                start1, length1 = _span(data, stack[sp - 2])
-                start2, length2 = _span(data, stack[sp - 1])
-            else:
-                start1 = pc + 1
-                start2 = start1
-                while data[start2] != 10:
-                    start2 += 1
-                length1 = start2 - start1
-                start2 += 1
-                after = start2
-                while data[after] != 10:
-                    after += 1
-                length2 = after - start2
-                after += 1
-            found = _find_global(data, global_text, global_span, start1, length1, start2, length2)
-            if found < 0:
-                registers[R_ADDRESS] = start1
-                registers[R_TAG] = length1
-                registers[R_NODE] = start2
-                registers[R_VALUE] = length2
-                event = EV_GLOBAL
-                break
-            if op == 0x93:
-                sp -= 2
-            stack_tag[sp] = GLOBAL
-            stack[sp] = found
-            sp += 1
-        elif (
-            op == 0x6C or op == 0x64 or op == 0x91
-        ):  # LIST, DICT, FROZENSET: made from the items above the mark
-            if marks == 0:
-                error = E_MARK
-                break
-            count = sp - base
-            if op == 0x64 and count % 2 != 0:
-                error = E_UNDERFLOW
-                break
-            if top + count + 32 > heap_size:
-                registers[R_ADDRESS] = count + 32
-                event = EV_COLLECT
-                break
-            good = True
-            for i in range(base, sp):
-                if stack_tag[i] == ROWS:
-                    good = False
-            if not good:
-                error = E_TYPE
-                break
-            address = top
-            top = _new_container(heap_tag, heap, top)
-            if count > 0:
-                top = _add_chunk(heap_tag, heap, top, address, stack_tag, stack, base, count)
-            heap[address + C_COUNT] = count // 2 if op == 0x64 else count
-            stack_tag[base] = LIST if op == 0x6C else (DICT if op == 0x64 else SET)
-            stack[base] = address
-            sp = base + 1
-            marks -= 1
-            base = mark_sp[marks - 1] if marks > 0 else np.int64(0)
-            over = base + OVERFLOW if marks > registers[R_FREE_MARK] else stack_size
-        elif op == 0x80 or op == 0x95 or op == 0x98:  # PROTO, FRAME, READONLY_BUFFER
-            pass
-        elif op == 0x32:  # DUP
-            if sp <= base or stack_tag[sp - 1] == ROWS:
-                error = E_UNDERFLOW
-                break
-            stack_tag[sp] = stack_tag[sp - 1]
-            stack[sp] = stack[sp - 1]
-            sp += 1
-        elif op == 0x30:  # POP
-            if sp > base:
-                if stack_tag[sp - 1] == ROWS:
-                    error = E_TYPE
-                    break
-                sp -= 1
-            elif marks > 0:
-                marks -= 1
-                base = mark_sp[marks - 1] if marks > 0 else np.int64(0)
-                over = base + OVERFLOW if marks > registers[R_FREE_MARK] else stack_size
-            else:
-                error = E_UNDERFLOW
-                break
-        elif op == 0x31:  # POP_MARK
-            if marks == 0:
-                error = E_MARK
-                break
-            sp = base
-            marks -= 1
-            base = mark_sp[marks - 1] if marks > 0 else np.int64(0)
-            over = base + OVERFLOW if marks > registers[R_FREE_MARK] else stack_size
-        elif op == 0x2E:  # STOP
-            if sp != 1 or marks != 0:
-                error = E_UNDERFLOW
-                break
-            event = EV_STOP
-            break
-        else:
-            error = E_OPCODE
-            break
-        if registers[R_FREE_MARK] > marks:
-            registers[R_FREE_MARK] = marks
-        pc = after
-        if learn >= 0:
-            event = EV_LEARN
-            break
-
-    registers[R_PC] = pc
-    registers[R_SP] = sp
-    registers[R_MARKS] = marks
-    registers[R_TOP] = top
-    registers[R_MEMO] = counter
-    registers[R_CURSOR] = cursor
-    registers[R_HIGH] = high
-    registers[R_ERROR] = error
-    if error != 0:
-        return EV_ERROR
-    return event
+    All arrays are contiguous, uint8 where they hold tags or bytes, else int64.
+    """
+    r = _pointer(registers)
+    r[R_SIZE] = data.size
+    r[R_HEAP_SIZE] = memory.tag.size
+    r[R_STACK_SIZE] = stacks.tag.size
+    r[R_MARK_SIZE] = marks.at.size
+    r[R_MEMO_SIZE] = memos.number.size
+    r[R_NUM_GLOBALS] = names.kind.size
+    bytes_ = _pointer(data)
+    stack = Stacks(_pointer(stacks.tag), _pointer(stacks.value), _pointer(stacks.count))
+    heap = Memory(_pointer(memory.tag), _pointer(memory.value))
+    memo = Memos(_pointer(memos.number), _pointer(memos.last), _pointer(memos.tag), _pointer(memos.value))
+    plan = Schema(
+        _pointer(schema.tables),
+        _pointer(schema.nodes),
+        _pointer(schema.key_pool),
+        _pointer(schema.buffer),
+        _pointer(schema.buffer8),
+        _pointer(schema.work),
+    )
+    if r[R_COMMAND] == DO_ITEMS:
+        r[R_COUNT] = _convert_items(
+            bytes_, heap.tag, heap.value, r[R_START], r[R_COUNT], r[R_STEP], heap, plan, r[R_TABLE], r
+        )
+        return np.int64(0)
+    if r[R_COMMAND] == DO_LINKS:
+        r[R_COUNT] = _convert_links(
+            bytes_, heap.tag, heap.value, r[R_START], r[R_COUNT], heap, plan, r[R_TABLE], r
+        )
+        return np.int64(0)
+    if r[R_COMMAND] == DO_COLLECT:
+        _collect(r, stack, memo, heap, Memory(_pointer(spare.tag), _pointer(spare.value)))
+        return np.int64(0)
+    return _run(
+        bytes_,
+        _pointer(operand),
+        r,
+        stack,
+        Marks(
+            _pointer(marks.height),
+            _pointer(marks.heap),
+            _pointer(marks.table),
+            _pointer(marks.over),
+            _pointer(marks.at),
+        ),
+        heap,
+        memo,
+        Names(_pointer(names.kind), _pointer(names.text), _pointer(names.span)),
+        plan,
+        TemplateArrays(
+            _pointer(templates.templates),
+            _pointer(templates.elements),
+            _pointer(templates.literals),
+            _pointer(templates.first_byte),
+        ),
+    )

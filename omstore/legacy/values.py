@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.legacy import machine
+from omstore.legacy import opcodes as op
 
 __all__ = ["Array", "Heap", "Mapping", "Opaque", "Record", "RowList", "dtype_of"]
 
@@ -84,8 +85,11 @@ class Heap:
 
     def span(self, at: int) -> tuple[int, int]:
         """Start and length of the text or bytes whose opcode is at `at`."""
-        start, length = machine._span(self.data, at)
-        return int(start), int(length)
+        code = int(self.data[at])
+        if code in (op.SHORT_BINUNICODE, op.SHORT_BINBYTES):
+            return at + 2, int(self.data[at + 1])
+        width = 4 if code in (op.BINUNICODE, op.BINBYTES) else 8
+        return at + 1 + width, int.from_bytes(self.data[at + 1 : at + 1 + width].tobytes(), "little")
 
     def text(self, at: int) -> str:
         """The text whose opcode is at `at`."""
