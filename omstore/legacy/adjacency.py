@@ -11,7 +11,7 @@ from omstore.legacy.values import Heap
 
 __all__ = ["Adjacency", "find_adjacency"]
 
-_SAMPLES: Final = 1000
+_SAMPLES: Final = 256
 _RECORDS: Final = (machine.OBJ, machine.TUPLE, machine.DICT)
 
 
@@ -74,21 +74,19 @@ def find_adjacency(
         for position, (tag, value) in enumerate(open_items):
             if tag == machine.LIST and value not in lists and position > 0:
                 lists.append(value)
-    records = []
+    if level == 2 and not inner:
+        return None
+    keys = [merge_all([heap.value(*key) for key in some[:_SAMPLES]]) for some in (outer, inner) if some]
+    if any(key.kind == machine.K_SKIP for key in keys):
+        return None  # text, mostly: a dict of an export's parts
+    records: list[tuple[int, int]] = []
     for address in lists:
         if heap.slots[address + machine.C_ROWS] == 0 and len(records) < _SAMPLES:
             records += heap.items(address)
     if not records or any(tag not in _RECORDS for tag, _ in records):
         return None
-    keys = [merge_all([heap.value(*key) for key in outer[:_SAMPLES]])]
-    if level == 2:
-        if not inner:
-            return None
-        keys.append(merge_all([heap.value(*key) for key in inner[:_SAMPLES]]))
     record = merge_all([heap.value(*item) for item in records[:_SAMPLES]])
     if record.kind not in (machine.K_OBJ, machine.K_SEQ, machine.K_DICT, machine.K_INTS, machine.K_FLOATS):
-        return None
-    if any(key.kind == machine.K_SKIP for key in keys):
         return None
     kept = [address for address in lists if all(tag in _RECORDS for tag, _ in heap.items(address))]
     return Adjacency(keys, record, kept)

@@ -166,6 +166,8 @@ _WIDER: Final = {
 
 def merge(one: Shape, two: Shape) -> Shape:
     """The shape that both fit; ``K_SKIP`` with the reason where there is none."""
+    if one == two:
+        return one
     if one.kind == machine.K_SKIP:
         return one if one.reason != "text" or two.reason == "text" else _skip("type varies")
     if two.kind == machine.K_SKIP:
