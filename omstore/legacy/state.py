@@ -64,7 +64,7 @@ class State:
             np.zeros(_FIRST_STACK, np.int64),
         )
         self.marks = machine.Marks(*(np.zeros(_FIRST_MARKS, np.int64) for _ in machine.Marks._fields))
-        self.heap = Heap(data)
+        self.heap = Heap(data, name)
         self._spare = machine.Memory(np.zeros(1, np.uint8), np.zeros(1, np.int64))
         entries = passed.memo_ids.size
         self.memos = machine.Memos(

@@ -1,4 +1,4 @@
-"""Values of the machine's heap as Python objects, for looking at samples and for the small tree around the tables."""
+"""Values of the machine's heap as Python objects: samples, and the small tree around the tables."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from omstore.errors import TruncatedPickleError
 from omstore.legacy import machine
 from omstore.legacy import opcodes as op
 
@@ -52,7 +53,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Array:
-    """A numpy array or tensor: dtype code (0: not a plain number type), shape, order, and where its data is."""
+    """A numpy array or tensor: dtype code (0: no plain number type), shape, order, and where its data is."""
 
     code: int
     shape: tuple[int, ...]
@@ -75,10 +76,13 @@ class Heap:
     ----------
     data : uint8 array
         The pickle.
+    name : str
+        Of the file, for messages.
     """
 
-    def __init__(self, data: NDArray[np.uint8]) -> None:
+    def __init__(self, data: NDArray[np.uint8], name: str) -> None:
         self.data = data
+        self.name = name
         self.tags: NDArray[np.uint8] = np.zeros(1 << 20, np.uint8)
         self.slots: NDArray[np.int64] = np.zeros(1 << 20, np.int64)
         self._left = _MAX_VALUES
@@ -92,14 +96,26 @@ class Heap:
         return at + 1 + width, int.from_bytes(self.data[at + 1 : at + 1 + width].tobytes(), "little")
 
     def text(self, at: int) -> str:
-        """The text whose opcode is at `at`."""
+        """The text whose opcode is at `at`; raises `TruncatedPickleError` where it isn't UTF-8."""
         start, length = self.span(at)
-        return bytes(self.data[start : start + length]).decode("utf-8", "surrogatepass")
+        try:
+            return bytes(self.data[start : start + length]).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise self._damaged(at, "a text that isn't UTF-8") from error
+
+    def _damaged(self, at: int, what: str) -> TruncatedPickleError:
+        return TruncatedPickleError(
+            f"{self.name}: byte {at:,}: {what}; the file is damaged or not an export",
+            "Copy or export the file again.",
+        )
 
     def raw(self, tag: int, value: int) -> bytes:
         """The bytes of a bytes-like value."""
         if tag == machine.ENCODED:
-            return self.text(value).encode("latin-1")
+            try:
+                return self.text(value).encode("latin-1")
+            except UnicodeEncodeError as error:
+                raise self._damaged(value, "bytes written as text that isn't Latin-1") from error
         start, length = self.span(value)
         return bytes(self.data[start : start + length])
 
@@ -132,7 +148,8 @@ class Heap:
     def value(self, tag: int, value: int, depth: int = _MAX_DEPTH) -> Any:
         """A value as a Python object made of plain values and the classes of this module.
 
-        A hostile pickle can make a few shared lists look like 2^60 values: too deep or past 100,000 they are `Opaque`.
+        A hostile pickle can make a few shared lists look like 2^60 values: too deep or past 100,000 they are
+        `Opaque`.
         """
         if depth == _MAX_DEPTH:
             self._left = _MAX_VALUES
