@@ -48,17 +48,19 @@ class Column:
     Attributes
     ----------
     path : tuple of str or int
-        Where the value sits in a record: field names, dict keys, positions of a tuple. ``()`` when the item itself is the value
-        (a list of vectors), ``("reward", "pursuer_0")``, ``(KEY,)``, ``(VALUE, "state")``.
+        Where the value sits in a record: field names, dict keys, positions of a tuple. ``()`` when the item
+        itself is the value (a list of vectors), ``("reward", "pursuer_0")``, ``(KEY,)``, ``(VALUE, "state")``.
     kind : str
-        ``"int"``, ``"float"``, ``"bool"`` (scalars) or ``"vector"`` (tuples, lists, bytes and arrays of numbers, all of one shape).
+        ``"int"``, ``"float"``, ``"bool"`` (scalars) or ``"vector"`` (tuples, lists, bytes and arrays of numbers,
+        all of one shape).
     dtype : numpy.dtype
         Of the elements, native byte order: int64, float64, uint8 for bool; for vectors what the array had (int64 or float64
         for tuples and lists of Python numbers, uint8 for bytes).
     shape : tuple of int
         Of one value: ``()`` for scalars.
     origin : str
-        What the value was in the pickle, for `peek`: ``"int"``, ``"tuple"``, ``"list"``, ``"bytes"``, ``"ndarray"``, ``"tensor"``, ...
+        What the value was in the pickle, for `peek`: ``"int"``, ``"tuple"``, ``"list"``, ``"bytes"``,
+        ``"ndarray"``, ``"tensor"``, ...
     """
 
     path: tuple[Step, ...]
@@ -99,8 +101,8 @@ class TableSchema:
     num_rows : int
         Rows read so far; final once reading has ended.
     links_to : int or None
-        For the outer dict of an adjacency: the record table's id. Its rows then end with two int columns with paths ``("@first",)`` and
-        ``("@count",)``: rows first..first+count-1 of the record table hang under this key (or pair of keys).
+        For the outer dict of an adjacency: the record table's id. Its rows then end with two int columns with
+        paths ``("@first",)`` and ``("@count",)``: rows first..first+count-1 of the record table hang under this key (or pair of keys).
     """
 
     id: int

@@ -60,7 +60,7 @@ class Shape:
 
     def column(self, path: tuple[Step, ...]) -> Column | Ignored:
         """The column (or the reason for none) of a leaf."""
-        scalars = {
+        scalars: dict[int, tuple[str, np.dtype[Any]]] = {
             machine.K_INT: ("int", np.dtype(np.int64)),
             machine.K_FLOAT: ("float", np.dtype(np.float64)),
             machine.K_BOOL: ("bool", np.dtype(np.uint8)),

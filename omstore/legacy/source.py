@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import lzma
 import mmap
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final
+from typing import BinaryIO, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +40,12 @@ def compression_of(path: Path) -> str | None:
     return None
 
 
-def _open_compressed(path: Path, compression: str) -> IO[bytes]:
+def _open_compressed(path: Path, compression: str) -> BinaryIO:
     if compression == "gzip":
-        return gzip.open(path, "rb")
+        return cast(BinaryIO, gzip.open(path, "rb"))
     if compression == "xz":
-        return lzma.open(path, "rb")
-    return zstd.open(path, "rb")
+        return cast(BinaryIO, lzma.open(path, "rb"))
+    return cast(BinaryIO, zstd.open(path, "rb"))
 
 
 class PickleSource:
@@ -59,7 +60,7 @@ class PickleSource:
     cancel : threading.Event, optional
         Stops decompression with `KeyboardInterrupt`.
     progress : callable, optional
-        Called with the number of compressed bytes read so far.
+        Called with the number of bytes decompressed so far.
 
     Raises
     ------
@@ -93,7 +94,7 @@ class PickleSource:
                         f"{path} is compressed, and there is no scratch folder to decompress it to"
                     )
                 self._temporary = scratch / f"{path.name}.decompressed"
-                self._decompress(self._temporary, cancel, progress)
+                self._decompress(self._temporary, self.compression, cancel, progress)
             self._file = (self._temporary or path).open("rb")
         except PermissionError as error:
             raise LegacyError(f"{path} can't be read: {error.strerror}", "Check its permissions.") from error
@@ -106,24 +107,25 @@ class PickleSource:
         self.data: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
     def _decompress(
-        self, target: Path, cancel: threading.Event | None, progress: Callable[[int], None] | None
+        self,
+        target: Path,
+        compression: str,
+        cancel: threading.Event | None,
+        progress: Callable[[int], None] | None,
     ) -> None:
-        assert self.compression is not None
         try:
-            with self.path.open("rb") as raw, target.open("wb") as out:
-                del raw
-                with _open_compressed(self.path, self.compression) as stream:
-                    done = 0
-                    while block := stream.read(_STEP):
-                        out.write(block)
-                        done += len(block)
-                        if progress is not None:
-                            progress(done)
-                        if cancel is not None and cancel.is_set():
-                            raise KeyboardInterrupt
+            with target.open("wb") as out, _open_compressed(self.path, compression) as stream:
+                done = 0
+                while block := stream.read(_STEP):
+                    out.write(block)
+                    done += len(block)
+                    if progress is not None:
+                        progress(done)
+                    if cancel is not None and cancel.is_set():
+                        raise KeyboardInterrupt
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zstd.ZstdError) as error:
             raise TruncatedPickleError(
-                f"{self.path}: the {self.compression} stream is damaged or ends early ({error})",
+                f"{self.path}: the {compression} stream is damaged or ends early ({error})",
                 "Copy or export the file again.",
             ) from error
         except OSError as error:
@@ -144,10 +146,8 @@ class PickleSource:
     def close(self) -> None:
         """Unmap, and delete the decompressed copy."""
         self.data = np.empty(0, np.uint8)
-        try:
+        with contextlib.suppress(BufferError):  # an array over the map is still alive; its pages go with it
             self._map.close()
-        except BufferError:  # an array over the map is still alive somewhere; its pages go with it
-            pass
         self._file.close()
         if self._temporary is not None:
             self._temporary.unlink(missing_ok=True)
