@@ -32,11 +32,16 @@ def kernel(function: F) -> F:
 def inner_kernel(function: F) -> F:
     """Compile a function that only kernels of the same file call.
 
-    It has no wrapper that Python could call and nothing of its own on disk: both take time to compile, and the
-    kernels that call it have all of it in theirs.
+    It has no wrapper that Python could call and nothing of its own on disk: both take time to compile, and
+    the kernels that call it have all of it in theirs.
     """
-    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(F, numba.njit(**options)(function))
+    options: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+    }
+    return cast(F, cast(Any, numba.njit)(**options)(function))
 
 
 def as_input(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:

@@ -26,7 +26,8 @@ class Adjacency:
     record : Shape
         Of an edge.
     lists : list of int
-        Addresses of every list of edges on the heap, in the order they were made; the last ones may still grow.
+        Addresses of every list of edges on the heap, in the order they were made; the last ones may still
+        grow.
     """
 
     keys: list[Shape]
@@ -45,11 +46,13 @@ def find_adjacency(
     items : list of (tag, payload)
         Keys and values the dict holds already, alternating.
     pending : list of (tag, payload)
-        What is on the stack above the dict: keys and values not yet set, and whatever the last value is being built from.
+        What is on the stack above the dict: keys and values not yet set, and whatever the last value is being
+        built from.
     """
     entries = items + pending
     pairs = [(entries[i], entries[i + 1]) for i in range(0, len(entries) - 1, 2)]
-    # Of what's pending only leading (key, value) pairs count; the rest belongs to the value under construction.
+    # Of what's pending only leading (key, value) pairs count; the rest belongs to the value under
+    # construction.
     level = 0
     outer, inner, lists = [], [], []
     for key, (tag, value) in pairs:

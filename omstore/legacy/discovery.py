@@ -1,4 +1,5 @@
-"""Deciding on tables: from the first items of a container to its columns, and what to do when a later one doesn't fit."""
+"""Deciding on tables: from the first items of a container to its columns, and what to do when a later one
+doesn't fit."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Discovery:
         self._state = state
         self._required = required
 
-    # --- when the machine asks ------------------------------------------------------------------------------
+    # --- when the machine asks --------------------------------------------------------------------------
 
     def big_container(self) -> None:
         """A container has outgrown one batch: its items become rows of a table, if they are alike."""
@@ -71,7 +72,7 @@ class Discovery:
             state.registers[machine.R_FREE_MARK] = mark + 1
             return
         state.marks.over[mark] = state.marks.table[mark] = table + 1
-        state.templates.learn(table, int(state.marks.at[mark]) + 1, state.offset)
+        state.learn(table, int(state.marks.at[mark]) + 1, state.offset)
 
     def look_for_adjacency(self) -> bool:
         """The heap is full, or a list long: perhaps a dict whose values are lists of edges is being built."""
@@ -79,9 +80,9 @@ class Discovery:
         if state.register(machine.R_LOOSE) != 0:
             return False
         for height, (tag, address) in enumerate(state.stacked(0)):
-            if tag == machine.DICT and state.heap.slots[address + machine.C_TABLE] == 0:
-                if self._make_adjacency(address, self._path(height)):
-                    return True
+            undecided = tag == machine.DICT and state.heap.slots[address + machine.C_TABLE] == 0
+            if undecided and self._make_adjacency(address, self._path(height)):
+                return True
         return False
 
     def misfit(self) -> None:
@@ -97,10 +98,11 @@ class Discovery:
             tables.abandon(node, "its shape varies between records")
         state.templates.drop(info.table)
 
-    # --- tables ---------------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------------
 
     def list_table(self, tag: int, address: int, path: tuple[Step, ...]) -> bool:
-        """Make a table of a list's (tuple's, set's) items and convert what it holds; False when they aren't alike."""
+        """Make a table of a list's (tuple's, set's) items and convert what it holds; False when they aren't
+        alike."""
         heap = self._state.heap
         items = heap.tuple_items(address) if tag == machine.TUPLE else heap.items(address)
         samples = self._values(items[:_SAMPLES])
@@ -175,7 +177,7 @@ class Discovery:
         """Samples as Python values, without the empty slots of a ring."""
         return [self._state.heap.value(*item) for item in items if item[0] != machine.NONE]
 
-    # --- converting what is on the heap -----------------------------------------------------------------------
+    # --- converting what is on the heap -----------------------------------------------------------------
 
     def _convert_chunks(self, command: int, table: int, address: int, step: int) -> None:
         """Turn what a container holds into rows, and leave it empty with its table's number."""
@@ -209,7 +211,7 @@ class Discovery:
                 else:
                     self.misfit()
 
-    # --- the stack ----------------------------------------------------------------------------------------------
+    # --- the stack --------------------------------------------------------------------------------------
 
     def _refresh_marks(self) -> None:
         """Tell open marks above a list that has become a table so."""

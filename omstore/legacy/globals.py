@@ -1,8 +1,8 @@
 """What a pickle's globals mean to the machine. Nothing is ever imported: a name decides.
 
-The names a few standard containers, numpy and torch use in their pickles are understood as data. Classes that belong to
-neither the standard library nor a known package are records' classes: an instance is kept as its fields. Everything else that a
-pickle would call is refused.
+The names a few standard containers, numpy and torch use in their pickles are understood as data. Classes that
+belong to neither the standard library nor a known package are records' classes: an instance is kept as its
+fields. Everything else that a pickle would call is refused.
 """
 
 from __future__ import annotations
@@ -48,9 +48,12 @@ for _builtins in ("builtins", "__builtin__"):
 
 # Constructors of plain values that exports carry in their metadata. They stay unread.
 _OPAQUE: Final = {
-    ("datetime", "datetime"), ("datetime", "date"), ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"),
-    ("pathlib", "Path"), ("pathlib", "PosixPath"), ("pathlib", "PurePosixPath"), ("pathlib._local", "PosixPath"),
-    ("decimal", "Decimal"), ("fractions", "Fraction"), ("builtins", "slice"), ("builtins", "range"), ("builtins", "complex"),
+    ("datetime", "datetime"), ("datetime", "date"), ("datetime", "time"), ("datetime", "timedelta"),
+    ("datetime", "timezone"),
+    ("pathlib", "Path"), ("pathlib", "PosixPath"), ("pathlib", "PurePosixPath"),
+    ("pathlib._local", "PosixPath"),
+    ("decimal", "Decimal"), ("fractions", "Fraction"), ("builtins", "slice"), ("builtins", "range"),
+    ("builtins", "complex"),
     ("__builtin__", "slice"), ("__builtin__", "complex"), ("__builtin__", "xrange"),
 }  # fmt: skip
 
@@ -72,8 +75,8 @@ _NO_CLASSES: Final = {
 def global_kind(module: str, name: str) -> int:
     """What a global is, one of the machine's ``G_`` codes.
 
-    ``__main__`` counts as the export's own module, as do all modules that are neither the standard library's nor a known
-    package's.
+    ``__main__`` counts as the export's own module, as do all modules that are neither the standard library's
+    nor a known package's.
     """
     known = _KNOWN.get((module, name))
     if known is not None:

@@ -1,38 +1,38 @@
 """Pass 2: a compiled pickle machine that turns big containers into columns as it goes.
 
 Everything compiled lives in this one file because numba keys its cache on a file's own content (see
-``docs/decisions/0002-compiled-pickle-machine.md``). All state is in plain arrays, so the machine can stop at any
-opcode, let Python decide something rare (a new class, a new table, a full buffer), and go on.
+``docs/decisions/0002-compiled-pickle-machine.md``). All state is in plain arrays, so the machine can stop at
+any opcode, let Python decide something rare (a new class, a new table, a full buffer), and go on.
 
-A value is a tag and a 64-bit payload. Numbers are their own payload; text and bytes are the file offset of their
-opcode; the rest points into a bump heap. The heap is rewound after each batch of records unless the memo still
-needs something in it, and a copying collection bounds what is left.
+A value is a tag and a 64-bit payload. Numbers are their own payload; text and bytes are the file offset of
+their opcode; the rest points into a bump heap. The heap is rewound after each batch of records unless the
+memo still needs something in it, and a copying collection bounds what is left.
 
 Heap objects, in slots (every slot is tagged; RAW marks numbers of the machine's own):
 
 ==========  ====================================================================================
 TUPLE       n, item * n
 container   count, first chunk, last chunk, table, first row, rows, made at  (LIST, DICT, SET, DEQUE)
-CHUNK       n, next chunk, item * n                                         (keys and values alternate in a DICT)
-OBJ         class, constructor arguments, state
+CHUNK       n, next chunk, item * n                                         (keys and values alternate in a
+DICT) OBJ         class, constructor arguments, state
 ARRAY       dtype code, shape, order, data
 DTYPE       dtype code
 ==========  ====================================================================================
 
 A container's table is 0 (none), t + 1, or -1 (looked at, stays on the heap).
 
-Inside, arrays are bare pointers: numba would count references to an array at every call, and look for negative
-indices at every access, which takes half of the time and most of the compilation. `run` is the only entry, so that every
-kernel is compiled once: it makes the pointers, and the caller's arguments keep the arrays alive. An index is
-checked where its value comes from the pickle. A row of a two-dimensional array is named by the offset
-of its first field: `t` of a table, `n` of a schema node.
+Inside, arrays are bare pointers: numba would count references to an array at every call, and look for
+negative indices at every access, which takes half of the time and most of the compilation. `run` is the only
+entry, so that every kernel is compiled once: it makes the pointers, and the caller's arguments keep the
+arrays alive. An index is checked where its value comes from the pickle. A row of a two-dimensional array is
+named by the offset of its first field: `t` of a table, `n` of a schema node.
 """
 
 # ruff: noqa: SIM102, SIM109, SIM110 - numba compiles chained comparisons and plain loops to less code than `in` and `all`
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from llvmlite import ir
@@ -43,7 +43,7 @@ from numba.extending import intrinsic
 from omstore.compiled import inner_kernel, kernel
 from omstore.legacy import opcodes as op
 
-# --- tags ---------------------------------------------------------------------------------------------------
+# --- tags -----------------------------------------------------------------------------------------------
 RAW: Final = 0
 NONE: Final = 1
 BOOL: Final = 2
@@ -70,7 +70,7 @@ DTYPE: Final = 27
 CHUNK: Final = 28
 FORWARD: Final = 29  # left behind by the collection
 
-# --- registers ----------------------------------------------------------------------------------------------
+# --- registers ------------------------------------------------------------------------------------------
 R_PC: Final = 0
 R_SP: Final = 1
 R_MARKS: Final = 2
@@ -105,13 +105,13 @@ R_MEMO_SIZE: Final = 29
 R_NUM_GLOBALS: Final = 30
 NUM_REGISTERS: Final = 32
 
-# --- commands -----------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------------
 DO_RUN: Final = 0  # run opcodes
 DO_ITEMS: Final = 1  # convert heap slots to rows of R_TABLE
 DO_LINKS: Final = 2  # the same for an adjacency's pairs
 DO_COLLECT: Final = 3  # collect garbage into `spare`
 
-# --- events -------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------------
 AGAIN: Final = -1  # no event: go on where the registers say
 EV_LIMIT: Final = 1
 EV_STOP: Final = 2
@@ -126,7 +126,7 @@ EV_OVERFLOW: Final = 10
 EV_ERROR: Final = 11
 EV_LEARN: Final = 12  # a batch read without templates lies between bytes R_ADDRESS and R_VALUE
 
-# --- errors -------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------
 E_UNDERFLOW: Final = 1
 E_MARK: Final = 2
 E_MEMO: Final = 3
@@ -139,7 +139,7 @@ E_DTYPE: Final = 9
 E_TENSOR: Final = 10
 E_LINK: Final = 11  # an adjacency's list that holds something other than records
 
-# --- what a global is (decided by legacy/globals.py) --------------------------------------------------------
+# --- what a global is (decided by legacy/globals.py) ----------------------------------------------------
 G_REFUSED: Final = 0
 G_CLASS: Final = 1
 G_RECONSTRUCT: Final = 2
@@ -161,7 +161,7 @@ G_NAMESPACE: Final = 17  # types.SimpleNamespace: an object whose state is a dic
 G_PARAMETER: Final = 18  # torch.nn.Parameter around a tensor
 G_TUPLE: Final = 19
 
-# --- schema nodes: one row of `nodes` each ------------------------------------------------------------------
+# --- schema nodes: one row of `nodes` each --------------------------------------------------------------
 N_KIND: Final = 0
 N_COLUMN: Final = 1  # scalar column, or byte offset in the vector row
 N_SIZE: Final = 2  # elements of a vector, bytes of an array, children wanted
@@ -195,7 +195,7 @@ M_SLOTS: Final = 1  # BUILD with (dict or None, dict)
 M_SEQ: Final = 2  # BUILD with a list or tuple of the fields' values
 M_ARGS: Final = 3  # constructor arguments only (NamedTuple)
 
-# --- tables: one row of `tables` each -----------------------------------------------------------------------
+# --- tables: one row of `tables` each -------------------------------------------------------------------
 T_SCALARS: Final = 0  # index of the scalar columns in `buffer`
 T_CAP: Final = 1  # rows the buffer holds
 T_ROWS: Final = 2  # rows in the buffer
@@ -214,7 +214,7 @@ T_GENERAL: Final = 14  # rows converted without a template since the last look
 T_LEARN: Final = 15  # whether that is worth an event
 TABLE_FIELDS: Final = 16
 
-# --- templates: one row of `templates` each, their elements in `elements` -----------------------------------
+# --- templates: one row of `templates` each, their elements in `elements` -------------------------------
 TP_FIRST: Final = 0
 TP_LAST: Final = 1
 TP_MEMOS: Final = 2
@@ -227,8 +227,9 @@ P_BYTES: Final = 3  # bytes of one length into the vector row
 P_TEXT: Final = 4  # text of any length, into nothing
 P_GET: Final = 5  # a memo fetch whose value goes through a schema node
 P_PUT: Final = 6  # BINPUT, LONG_BINPUT with the next number
-# Memo fetches of what every record refers to. The same text (class, dtype) may stand under several numbers, so it's the
-# value that counts; the number that was right last time is remembered in the element's fourth field.
+# Memo fetches of what every record refers to. The same text (class, dtype) may stand under several numbers,
+# so it's the value that counts; the number that was right last time is remembered in the element's fourth
+# field.
 P_SAMETEXT: Final = 7  # offset and length in `literals`
 P_SAMEGLOBAL: Final = 8  # number of the global
 P_SAMEDTYPE: Final = 9  # dtype code
@@ -250,7 +251,7 @@ C_ROWS: Final = 5
 C_MADE: Final = 6  # file offset of the opcode that made it
 
 
-# --- what the machine works on ------------------------------------------------------------------------------
+# --- what the machine works on --------------------------------------------------------------------------
 # Arrays where Python calls `run`, pointers inside.
 
 
@@ -265,7 +266,8 @@ class Stacks(NamedTuple):
 class Marks(NamedTuple):
     """The open marks.
 
-    Stack height, heap top, the table whose records may follow, the table a huge tuple's items go to, file offset.
+    Stack height, heap top, the table whose records may follow, the table a huge tuple's items go to, file
+    offset.
     """
 
     height: Any
@@ -283,7 +285,8 @@ class Memory(NamedTuple):
 
 
 class Memos(NamedTuple):
-    """The memo entries that are ever fetched: numbers (ascending), offset of the last fetch, what they hold now."""
+    """The memo entries that are ever fetched: numbers (ascending), offset of the last fetch, what they hold
+    now."""
 
     number: Any
     last: Any
@@ -292,7 +295,8 @@ class Memos(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The globals seen: ``G_`` codes, and modules and names as spans (offset, length, offset, length) of a text."""
+    """The globals seen: ``G_`` codes, and modules and names as spans (offset, length, offset, length) of a
+    text."""
 
     kind: Any
     text: Any
@@ -300,7 +304,8 @@ class Names(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """Tables, schema nodes, the texts of keys, the row buffers (one memory, as int64 and as bytes), a work stack."""
+    """Tables, schema nodes, the texts of keys, the row buffers (one memory, as int64 and as bytes), a work
+    stack."""
 
     tables: Any
     nodes: Any
@@ -320,27 +325,31 @@ class TemplateArrays(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where one row of a table lies: its first scalar, the distance to the next column, its first vector byte."""
+    """Where one row of a table lies: its first scalar, the distance to the next column, its first vector
+    byte."""
 
     scalars: Any
     stride: Any
     vectors: Any
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _pointer(typing_context: Any, array: Any) -> Any:
+def _make_pointer(typing_context: Any, array: Any) -> Any:
     """Where an array's elements begin."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, arguments[0]).data
 
-    return types.CPointer(array.dtype)(array), generate
+    element_pointer: Any = cast(Any, types.CPointer)(array.dtype)
+    return element_pointer(array), generate
+
+
+_pointer: Any = intrinsic(_make_pointer)
 
 
 def _loader(bits: int, *, swapped: bool = False) -> Any:
-    """Make the kernel that loads a little-endian (`swapped`: big-endian) number from any byte offset, zero-extended."""
+    """Make the kernel that loads a little-endian (`swapped`: big-endian) number from any byte offset,
+    zero-extended."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
     def load(typing_context: Any, pointer: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             address = builder.gep(arguments[0], [arguments[1]])
@@ -350,29 +359,32 @@ def _loader(bits: int, *, swapped: bool = False) -> Any:
 
         return types.int64(pointer, types.int64), generate
 
-    return load
+    return intrinsic(load)
 
 
-_u16 = _loader(16)
-_u32 = _loader(32)
-_u64 = _loader(64)
-_float_bits = _loader(64, swapped=True)
+_u16: Any = _loader(16)
+_u32: Any = _loader(32)
+_u64: Any = _loader(64)
+_float_bits: Any = _loader(64, swapped=True)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _copy(typing_context: Any, target: Any, to: Any, source: Any, start: Any, count: Any) -> Any:
-    """Copy elements from one memory to another (memmove: loops would be compiled to several vectorised versions)."""
+def _make_copy(typing_context: Any, target: Any, to: Any, source: Any, start: Any, count: Any) -> Any:
+    """Copy elements from one memory to another (memmove: loops would be compiled to several vectorised
+    versions)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         out, to, data, start, count = arguments
         size = context.get_abi_sizeof(context.get_value_type(signature.args[0].dtype))
-        cgutils.raw_memmove(builder, builder.gep(out, [to]), builder.gep(data, [start]), count, size)
+        memmove: Any = cgutils.raw_memmove
+        memmove(builder, builder.gep(out, [to]), builder.gep(data, [start]), count, size)
         return context.get_dummy_value()
 
     return types.none(target, types.int64, source, types.int64, types.int64), generate
 
 
-# --- bytes --------------------------------------------------------------------------------------------------
+_copy: Any = intrinsic(_make_copy)
+
+# --- bytes ----------------------------------------------------------------------------------------------
 
 
 @inner_kernel
@@ -470,7 +482,7 @@ def _scalar_bits(data: Any, tag: Any, value: Any, size: Any, swapped: Any) -> An
     return done == size, bits
 
 
-# --- from values to rows ------------------------------------------------------------------------------------
+# --- from values to rows --------------------------------------------------------------------------------
 
 
 @inner_kernel
@@ -527,7 +539,8 @@ def _find_key(data: Any, memory: Memory, schema: Schema, dictionary: Any, positi
 
 @inner_kernel
 def _offer(memory: Memory, schema: Schema, row: Row, node: Any, slot: Any, depth: Any) -> Any:
-    """Take the value in a heap slot to a schema node: a number is written at once, the rest waits on the work stack."""
+    """Take the value in a heap slot to a schema node: a number is written at once, the rest waits on the work
+    stack."""
     nodes, work = schema.nodes, schema.work
     n = node * NODE_FIELDS
     kind = nodes[n + N_KIND]
@@ -546,7 +559,8 @@ def _offer(memory: Memory, schema: Schema, row: Row, node: Any, slot: Any, depth
 
 @inner_kernel
 def _offer_items(memory: Memory, schema: Schema, row: Row, n: Any, tag: Any, value: Any, depth: Any) -> Any:
-    """Take a tuple's or list's items to a node's children; the new depth, -1 when it isn't a sequence of that length."""
+    """Take a tuple's or list's items to a node's children; the new depth, -1 when it isn't a sequence of that
+    length."""
     heap = memory.value
     child = schema.nodes[n + N_CHILD]
     count = schema.nodes[n + N_CHILDREN]
@@ -570,7 +584,8 @@ def _offer_items(memory: Memory, schema: Schema, row: Row, n: Any, tag: Any, val
 def _offer_fields(
     data: Any, memory: Memory, schema: Schema, row: Row, n: Any, one: Any, two: Any, depth: Any
 ) -> Any:
-    """Take the values of a dict (or of two, -1: none) to a node's children; the new depth, -1 when the keys differ."""
+    """Take the values of a dict (or of two, -1: none) to a node's children; the new depth, -1 when the keys
+    differ."""
     heap = memory.value
     first = schema.nodes[n + N_CHILD]
     count = schema.nodes[n + N_CHILDREN]
@@ -627,7 +642,8 @@ def _numbers(memory: Memory, start: Any, count: Any, kind: Any, buffer: Any, to:
 
 @inner_kernel
 def _vector(memory: Memory, tag: Any, value: Any, size: Any, kind: Any, buffer: Any, to: Any) -> Any:
-    """Write a tuple's or list's numbers; -1 when done, else the tag of what doesn't fit (its own for a wrong length)."""
+    """Write a tuple's or list's numbers; -1 when done, else the tag of what doesn't fit (its own for a wrong
+    length)."""
     heap_tag, heap = memory
     if tag == TUPLE and heap[value] == size:
         done = _numbers(memory, value + 1, size, kind, buffer, to)
@@ -664,7 +680,8 @@ def _same_array(memory: Memory, nodes: Any, n: Any, value: Any) -> Any:
 def _convert(
     data: Any, memory: Memory, schema: Schema, row: Row, node: Any, tag: Any, value: Any, registers: Any
 ) -> Any:
-    """Write one value into a row as its schema node says; False (and R_NODE, R_TAG, R_VALUE) when it doesn't fit."""
+    """Write one value into a row as its schema node says; False (and R_NODE, R_TAG, R_VALUE) when it doesn't
+    fit."""
     heap_tag, heap = memory
     nodes, work, buffer8 = schema.nodes, schema.work, schema.buffer8
     work[0] = node
@@ -790,8 +807,8 @@ def _convert_links(
 ) -> Any:
     """Convert pairs (key, list of rows) or (key, {key2: list of rows}) of an adjacency to link rows.
 
-    Returns the number of items done; R_LINKED counts the inner entries done of the pair it stopped in. R_NODE is -2
-    when there is something other than rows.
+    Returns the number of items done; R_LINKED counts the inner entries done of the pair it stopped in. R_NODE
+    is -2 when there is something other than rows.
     """
     heap_tag, heap = memory
     tables, buffer = schema.tables, schema.buffer
@@ -858,7 +875,7 @@ def _convert_links(
     return done
 
 
-# --- templates ----------------------------------------------------------------------------------------------
+# --- templates ------------------------------------------------------------------------------------------
 
 
 @inner_kernel
@@ -1027,9 +1044,11 @@ def _settle(
     table: Any,
     registers: Any,
 ) -> Any:
-    """Turn values on the stack into rows where they lie: they join the ROWS below them (above `base`), or become one.
+    """Turn values on the stack into rows where they lie: they join the ROWS below them (above `base`), or
+    become one.
 
-    Returns how many values were taken; the stack is that much lower. Fewer than `count`: see `_convert_items`.
+    Returns how many values were taken; the stack is that much lower. Fewer than `count`: see
+    `_convert_items`.
     """
     tags, values, counts = stacks
     t = table * TABLE_FIELDS
@@ -1152,7 +1171,8 @@ def _overflow(
     memory: Memory,
     schema: Schema,
 ) -> Any:
-    """Thousands of values lie above a mark: turn them into rows, all but the last few, if Python has said of which table."""
+    """Thousands of values lie above a mark: turn them into rows, all but the last few, if Python has said of
+    which table."""
     mark = registers[R_MARKS] - 1
     table = marks.over[mark] - 1
     if table < 0:
@@ -1177,7 +1197,7 @@ def _overflow(
     return np.int64(AGAIN)
 
 
-# --- the heap -----------------------------------------------------------------------------------------------
+# --- the heap -------------------------------------------------------------------------------------------
 
 
 @inner_kernel
@@ -1227,7 +1247,8 @@ def _add_chunk(memory: Memory, registers: Any, container: Any, stacks: Stacks, s
 
 @inner_kernel
 def _keep_all(registers: Any, marks: Marks, address: Any) -> Any:
-    """Note that an object has changed that may be older than an open mark: what it holds now mustn't be rewound."""
+    """Note that an object has changed that may be older than an open mark: what it holds now mustn't be
+    rewound."""
     mark = registers[R_MARKS] - 1
     if mark >= 0 and address < marks.heap[mark]:
         registers[R_HIGH] = registers[R_TOP]
@@ -1282,12 +1303,13 @@ def _collect(registers: Any, stacks: Stacks, memos: Memos, old: Memory, new: Mem
     registers[R_HIGH] = top
 
 
-# --- what known globals make --------------------------------------------------------------------------------
+# --- what known globals make ----------------------------------------------------------------------------
 
 
 @inner_kernel
 def _dtype_code(data: Any, at: Any, length: Any) -> Any:
-    """Code of a dtype's text such as f8, (kind << 8 | item size) << 1; 0 when it isn't one of a plain number."""
+    """Code of a dtype's text such as f8, (kind << 8 | item size) << 1; 0 when it isn't one of a plain
+    number."""
     if length != 2:
         return np.int64(0)
     kind = np.int64(data[at])
@@ -1337,7 +1359,8 @@ def _scalar(code: Any, bits: Any) -> Any:
 
 @inner_kernel
 def _storage_code(one: Any, two: Any) -> Any:
-    """Dtype code of a torch storage class by its name's first two letters; 0 when it isn't of a plain number."""
+    """Dtype code of a torch storage class by its name's first two letters; 0 when it isn't of a plain
+    number."""
     letters = np.int64(one) << 8 | np.int64(two)
     if letters == 0x466C:  # Float
         return np.int64((102 << 8 | 4) << 1)
@@ -1362,10 +1385,11 @@ def _storage_code(one: Any, two: Any) -> Any:
 
 @inner_kernel
 def _storage(data: Any, at: Any, operand: Any) -> Any:
-    """(dtype code, file offset, elements) of a torch storage saved in the legacy (non-zip) format; code 0 if it isn't.
+    """(dtype code, file offset, elements) of a torch storage saved in the legacy (non-zip) format; code 0 if
+    it isn't.
 
-    The format (torch/serialization.py, _legacy_save): five pickles (magic, protocol, system, storage, keys), then for
-    the one key an int64 number of elements and the raw data.
+    The format (torch/serialization.py, _legacy_save): five pickles (magic, protocol, system, storage, keys),
+    then for the one key an int64 number of elements and the raw data.
     """
     start, length = _span(data, at)
     end = start + length
@@ -1407,7 +1431,8 @@ def _storage(data: Any, at: Any, operand: Any) -> Any:
 
 @inner_kernel
 def _tensor(data: Any, operand: Any, memory: Memory, registers: Any, first: Any) -> Any:
-    """Make an array of a tensor's storage, offset, shape and strides; whether it's dense and inside its storage."""
+    """Make an array of a tensor's storage, offset, shape and strides; whether it's dense and inside its
+    storage."""
     heap_tag, heap = memory
     if (
         heap_tag[first] != STORAGE
@@ -1424,18 +1449,19 @@ def _tensor(data: Any, operand: Any, memory: Memory, registers: Any, first: Any)
     if code == 0 or heap[stride] != ndim or offset < 0 or offset > length:
         return False
     size = np.int64(1)
+    for i in range(1, ndim + 1):
+        if heap_tag[shape + i] != INT or heap[shape + i] < 0:
+            return False
+        if heap[shape + i] == 0:
+            size = np.int64(0)
     for i in range(ndim, 0, -1):
         extent = heap[shape + i]
-        if (
-            heap_tag[shape + i] != INT
-            or extent < 0
-            or extent > length
-            or (extent > 1 and heap[stride + i] != size)
-        ):
-            return False
-        size *= extent
-        if size > length:
-            return False
+        if size > 0 and extent > 1:
+            if extent > length or heap[stride + i] != size:
+                return False
+            size *= extent
+            if size > length:
+                return False
     if offset + size > length:
         return False
     top = registers[R_TOP]
@@ -1603,7 +1629,7 @@ def _call(
     return error, tag, result
 
 
-# --- opcodes ------------------------------------------------------------------------------------------------
+# --- opcodes --------------------------------------------------------------------------------------------
 # The rare ones, a kernel each. They work on the registers, and return 0 or an event.
 
 
@@ -1639,7 +1665,8 @@ def _rewind(registers: Any, marks: Marks) -> Any:
 
 @inner_kernel
 def _ask_for_template(registers: Any, tables: Any, table: Any, start: Any, stop: Any) -> Any:
-    """The event that lets Python learn from the records between two offsets, when enough were read without; else 0."""
+    """The event that lets Python learn from the records between two offsets, when enough were read without;
+    else 0."""
     t = table * TABLE_FIELDS
     if tables[t + T_LEARN] == 0 or tables[t + T_GENERAL] < LEARN:
         return np.int64(0)
@@ -1723,8 +1750,8 @@ def _add_items(
             heap[address + C_COUNT] += stacks.count[start]
         if code != op.APPEND:
             event = _ask_for_template(registers, tables, table, marks.at[registers[R_MARKS] - 1] + 1, pc)
-            if event == 0:
-                tables[table * TABLE_FIELDS + T_GENERAL] = 0
+            if event == 0 and registers[R_SP] > start and stacks.count[start] >= LEARN:
+                tables[table * TABLE_FIELDS + T_GENERAL] = 0  # templates have read most of the batch
             _rewind(registers, marks)
         elif heap[address + C_COUNT] == 1:
             event = _ask_for_template(registers, tables, table, heap[address + C_MADE] + 1, pc)
@@ -2070,7 +2097,8 @@ def _rare(
     names: Names,
     schema: Schema,
 ) -> Any:
-    """Opcodes that aren't worth a place in the loop of `_run`, and the reasons why a common one can't be run."""
+    """Opcodes that aren't worth a place in the loop of `_run`, and the reasons why a common one can't be
+    run."""
     sp = registers[R_SP]
     registers[R_AFTER] = pc + 1
     if code == op.SETITEMS or code == op.SETITEM:
@@ -2120,7 +2148,7 @@ def _rare(
     return _fail(registers, np.int64(E_OPCODE))
 
 
-# --- the loop -----------------------------------------------------------------------------------------------
+# --- the loop -------------------------------------------------------------------------------------------
 
 
 @inner_kernel
@@ -2138,8 +2166,8 @@ def _run(
 ) -> Any:
     """Run opcodes until one of the events; the registers say where and why.
 
-    What the common opcodes change is in local variables; for everything else they are written to the registers,
-    and read again.
+    What the common opcodes change is in local variables; for everything else they are written to the
+    registers, and read again.
     """
     stack_tag, stack, _counts = stacks
     heap_tag, heap = memory
@@ -2184,7 +2212,8 @@ def _run(
         context = np.int64(-1)
         if pc < limit and top <= heap_room and sp <= stack_room:
             code = np.int64(data[pc])
-            # Templates are tried where an item of a table can begin: behind the mark, rows, or what looks like a record.
+            # Templates are tried where an item of a table can begin: behind the mark, rows, or what looks
+            # like a record.
             if begins >= 0:
                 if (
                     sp == base

@@ -1,6 +1,7 @@
 """Pickle opcodes by name, and the length of each one's operand.
 
-Numbers are from the pickle protocol specification (PEP 307, 3154, 574) as in CPython's ``Lib/pickletools.py``.
+Numbers are from the pickle protocol specification (PEP 307, 3154, 574) as in CPython's
+``Lib/pickletools.py``.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ UNSUPPORTED: Final = -5
 """An opcode the reader refuses, or no opcode at all."""
 
 OPERAND_NAMES: Final[dict[int, str]] = {
-    0x46: "FLOAT", 0x49: "INT", 0x4C: "LONG", 0x50: "PERSID", 0x51: "BINPERSID", 0x53: "STRING", 0x54: "BINSTRING",
-    0x55: "SHORT_BINSTRING", 0x56: "UNICODE", 0x67: "GET", 0x69: "INST", 0x6F: "OBJ", 0x70: "PUT", 0x82: "EXT1",
-    0x83: "EXT2", 0x84: "EXT4", 0x97: "NEXT_BUFFER",
+    0x46: "FLOAT", 0x49: "INT", 0x4C: "LONG", 0x50: "PERSID", 0x51: "BINPERSID", 0x53: "STRING",
+    0x54: "BINSTRING", 0x55: "SHORT_BINSTRING", 0x56: "UNICODE", 0x67: "GET", 0x69: "INST", 0x6F: "OBJ",
+    0x70: "PUT", 0x82: "EXT1", 0x83: "EXT2", 0x84: "EXT4", 0x97: "NEXT_BUFFER",
 }  # fmt: skip
 """Opcodes that exist and are refused, by name, for messages."""
 
@@ -86,9 +87,9 @@ OPERAND_NAMES: Final[dict[int, str]] = {
 def _operands() -> np.ndarray[tuple[int], np.dtype[np.int8]]:
     table = np.full(256, UNSUPPORTED, np.int8)
     for opcode in (
-        MARK, STOP, POP, POP_MARK, DUP, NONE, REDUCE, EMPTY_LIST, APPEND, BUILD, DICT, APPENDS, LIST, SETITEM, TUPLE,
-        SETITEMS, EMPTY_DICT, EMPTY_TUPLE, NEWOBJ, TUPLE1, TUPLE2, TUPLE3, NEWTRUE, NEWFALSE, EMPTY_SET, ADDITEMS,
-        FROZENSET, NEWOBJ_EX, STACK_GLOBAL, MEMOIZE, READONLY_BUFFER,
+        MARK, STOP, POP, POP_MARK, DUP, NONE, REDUCE, EMPTY_LIST, APPEND, BUILD, DICT, APPENDS, LIST,
+        SETITEM, TUPLE, SETITEMS, EMPTY_DICT, EMPTY_TUPLE, NEWOBJ, TUPLE1, TUPLE2, TUPLE3, NEWTRUE, NEWFALSE,
+        EMPTY_SET, ADDITEMS, FROZENSET, NEWOBJ_EX, STACK_GLOBAL, MEMOIZE, READONLY_BUFFER,
     ):  # fmt: skip
         table[opcode] = 0
     for opcode in (PROTO, BININT1, BINGET, BINPUT):

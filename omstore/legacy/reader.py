@@ -1,4 +1,5 @@
-"""Read a legacy pickle in bounded memory: two passes over the mapped bytes, tables to a sink, a small tree back.
+"""Read a legacy pickle in bounded memory: two passes over the mapped bytes, tables to a sink, a small tree
+back.
 
 Nothing in the pickle is imported or executed. Memory is bounded by the row buffers (2 MiB a table), the
 heap of values still needed, and 32 bytes for every distinct object that the pickle shares.
@@ -57,8 +58,8 @@ def read_pickle(
     budget : int
         Bytes of anonymous memory the reader may use.
     required : callable, optional
-        Says of a field's path whether a change of its shape is an error; other fields are left out, with a note, when
-        their shape changes. By default the fields whose names play a part.
+        Says of a field's path whether a change of its shape is an error; other fields are left out, with a
+        note, when their shape changes. By default the fields whose names play a part.
     cancel : threading.Event, optional
         When set, `KeyboardInterrupt` is raised soon, in the thread that reads.
     progress : callable, optional
@@ -131,7 +132,7 @@ def _handle(event: int, state: State, discovery: Discovery) -> None:
         state.tables.flush(state.register(machine.R_TABLE))
     elif event == machine.EV_LEARN:
         begin, end = state.register(machine.R_ADDRESS), state.register(machine.R_VALUE)
-        state.templates.learn(state.register(machine.R_TABLE), begin, end)
+        state.learn(state.register(machine.R_TABLE), begin, end)
     elif event == machine.EV_COLLECT:
         need = state.register(machine.R_ADDRESS)
         discovery.look_for_adjacency()

@@ -1,4 +1,5 @@
-"""Why a pickle is refused: the machine's error codes and misfits as errors that say what, where and what to do."""
+"""Why a pickle is refused: the machine's error codes and misfits as errors that say what, where and what to
+do."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def _call_error(state: State, what: str, code: int) -> UnsafePickleError:
     if global_kind(module, name) == machine.G_CLASS and code == machine.E_CALL:
         return UnsafePickleError(
             f"{what}: unpickling would call {module}.{name}, which omstore doesn't execute",
-            "If it's a class of yours (an enum, attrs, or one with __reduce__), export its plain fields instead.",
+            "If it's a class of yours (an enum, attrs, or one with __reduce__), export its plain fields "
+            "instead.",
         )
     return UnsafePickleError(
         f"{what}: unpickling would call {module}.{name}; omstore executes nothing from a pickle",
@@ -69,8 +71,8 @@ def _call_error(state: State, what: str, code: int) -> UnsafePickleError:
 def link_error(state: State) -> BadDataError:
     """The error for a list of an adjacency that isn't one of edges."""
     return BadDataError(
-        f"{state.name}: near byte {state.offset:,} a list of the adjacency holds something other than records of "
-        "one shape",
+        f"{state.name}: near byte {state.offset:,} a list of the adjacency holds something other than "
+        "records of one shape",
         "Every list of edges must hold edges of the same shape only.",
     )
 
@@ -83,10 +85,11 @@ def misfit_error(state: State) -> BadDataError:
     found = state.heap.value(tag, value)
     text = repr(found) if tag < machine.FIRST_POINTER else _describe(shape_of(found))
     where = "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in info.path)
+    record = f"record {state.tables.num_rows(info.table):,} of {_place(state.tables.schemas[info.table])}"
     return BadDataError(
-        f"{state.name}: record {state.tables.num_rows(info.table):,} of {_place(state.tables.schemas[info.table])} has "
-        f"another shape than those before: {where.lstrip('.') or 'the record itself'} is {text[:120]}, expected "
-        f"{_expected(state, node)} (near byte {state.offset:,})",
+        f"{state.name}: {record} has another shape than those before: "
+        f"{where.lstrip('.') or 'the record itself'} is {text[:120]}, expected {_expected(state, node)} "
+        f"(near byte {state.offset:,})",
         "All records must have the same fields, of the same kinds and lengths.",
     )
 

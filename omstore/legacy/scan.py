@@ -1,7 +1,7 @@
 """Pass 1: walk a pickle's opcodes and find which memo entries are ever fetched, and where last.
 
-The memo is what defeats streaming: every MEMOIZE keeps its object alive to the end. Knowing which numbers are fetched,
-pass 2 keeps only those, and drops each at its last fetch.
+The memo is what defeats streaming: every MEMOIZE keeps its object alive to the end. Knowing which numbers are
+fetched, pass 2 keeps only those, and drops each at its last fetch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Scan:
 
 @kernel
 def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit: int) -> Any:
-    """Walk opcodes from registers[_PC] to `limit`; an open-addressing table (keys + 1, values) collects fetches."""
+    """Walk opcodes from registers[_PC] to `limit`; an open-addressing table (keys + 1, values) collects
+    fetches."""
     pc = registers[_PC]
     size = np.int64(data.size)
     mask = np.int64(keys.size - 1)
@@ -219,8 +220,8 @@ def scan(
             _raise_refused(data, name, reached)
         elif status == _REUSED:
             raise UnsupportedPickleError(
-                f"{name}: the memo entry stored at byte {reached:,} doesn't have a higher number than those before, "
-                "as every pickler's has",
+                f"{name}: the memo entry stored at byte {reached:,} doesn't have a higher number than those "
+                "before, as every pickler's has",
                 "Export it again with one pickle.dump call.",
             )
     if registers[_PUTS] and registers[_MEMOIZES]:
@@ -270,7 +271,8 @@ def _raise_truncated(data: NDArray[np.uint8], name: str, offset: int) -> None:
     if offset == 0 or data[0] != 0x80:
         _raise_not_a_pickle(data, name)
     raise TruncatedPickleError(
-        f"{name} ends early: the operand or opcode at byte {offset:,} reaches past the end ({data.size:,} bytes)",
+        f"{name} ends early: the operand or opcode at byte {offset:,} reaches past the end "
+        f"({data.size:,} bytes)",
         "The export or a copy of it was cut off; export or copy it again.",
     )
 
@@ -296,7 +298,8 @@ def _raise_refused(data: NDArray[np.uint8], name: str, offset: int) -> None:
     if what in ("PERSID", "BINPERSID", "NEXT_BUFFER", "EXT1", "EXT2", "EXT4"):
         raise UnsupportedPickleError(
             f"{name}: {what} at byte {offset:,} refers to data outside the pickle",
-            "Export with plain pickle.dump, without persistent ids, extension registry or out-of-band buffers.",
+            "Export with plain pickle.dump, without persistent ids, extension registry or out-of-band "
+            "buffers.",
         )
     raise UnsupportedPickleError(
         f"{name}: {what} at byte {offset:,} belongs to pickle protocol 0 or 1, or to Python 2",

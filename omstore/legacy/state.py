@@ -73,9 +73,9 @@ class State:
         self.names = machine.Names(np.zeros(0, np.int64), np.zeros(1, np.uint8), np.zeros((0, 4), np.int64))
         self.classes: list[tuple[str, str]] = []
         self.tables = Tables(sink)
-        self.templates = Templates(data, self.tables, self._memo_holds)
+        self.templates = Templates(data, self.tables)
 
-    # --- commands -----------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------------
 
     def _do(self, command: int) -> int:
         self.registers[machine.R_COMMAND] = command
@@ -139,7 +139,7 @@ class State:
             new = machine.Memory(_grown(new.tag, bigger), _grown(new.value, bigger))
         self.heap.tags, self.heap.slots = new
 
-    # --- growth -------------------------------------------------------------------------------------------
+    # --- growth -----------------------------------------------------------------------------------------
 
     def grow_stack(self) -> None:
         """Make room for twice as many values."""
@@ -180,7 +180,7 @@ class State:
         )
         self.classes.append((module, name))
 
-    # --- looking at it ------------------------------------------------------------------------------------
+    # --- looking at it ----------------------------------------------------------------------------------
 
     def register(self, number: int) -> int:
         """One of the machine's registers."""
@@ -208,6 +208,12 @@ class State:
         height = self.register(machine.R_SP)
         found = np.flatnonzero((self.stacks.value[:height] == address) & (self.stacks.tag[:height] == tag))
         return int(found[-1]) if found.size else None
+
+    def learn(self, table: int, start: int, stop: int) -> None:
+        """Make templates from the records between two file offsets (see `Templates.learn`)."""
+        # The method is passed on, not kept: a cycle of references would keep all arrays until the next
+        # collection.
+        self.templates.learn(table, start, stop, self._memo_holds)
 
     def _memo_holds(self, number: int) -> bytes | tuple[int, int] | None:
         """What a memo number holds, for templates (see `Templates`)."""

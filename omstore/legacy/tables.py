@@ -1,4 +1,5 @@
-"""The machine's tables: shapes compiled to schema nodes, row buffers, and handing full buffers to the sink."""
+"""The machine's tables: shapes compiled to schema nodes, row buffers, and handing full buffers to the
+sink."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class NodeInfo:
     path : tuple
         Of the value in the record.
     field : int
-        Schema node of the record's field it belongs to: the smallest thing that can be left out as a whole; -1 when
-        that is the record itself.
+        Schema node of the record's field it belongs to: the smallest thing that can be left out as a whole;
+        -1 when that is the record itself.
     column : int
         Position in the table's columns, -1 for nodes that make none.
     """
@@ -66,12 +67,13 @@ class Tables:
         self._layouts: list[_Layout] = []
         self._rows: list[dict[str, Any]] = []
 
-    # --- making tables ----------------------------------------------------------------------------------------------------
+    # --- making tables ----------------------------------------------------------------------------------
 
     def add(
         self, path: tuple[Step, ...], container: str, record: str, shape: Shape, *, pairs: bool = False
     ) -> int:
-        """Make a table whose items have a shape; for a dict's items (`pairs`) the shape's two children are KEY and VALUE."""
+        """Make a table whose items have a shape; for a dict's items (`pairs`) the shape's two children are
+        KEY and VALUE."""
         table = len(self.schemas)
         schema = TableSchema(table, path, container, record)
         self.schemas.append(schema)
@@ -216,7 +218,7 @@ class Tables:
         """What the machine reads and fills."""
         return machine.Schema(self.table, self.nodes, self.key_pool, self.buffer, self.buffer8, self.work)
 
-    # --- rows ---------------------------------------------------------------------------------------------------------------
+    # --- rows -------------------------------------------------------------------------------------------
 
     def columns(self, table: int) -> list[NDArray[Any]]:
         """Views of the rows now in a table's buffer, one array a column."""
@@ -273,7 +275,7 @@ class Tables:
         """Rows of a table so far, handed over or not."""
         return int(self.table[table, machine.T_FLUSHED] + self.table[table, machine.T_ROWS])
 
-    # --- changing one's mind ----------------------------------------------------------------------------------------------
+    # --- changing one's mind ----------------------------------------------------------------------------
 
     def widen(self, node: int, tag: int) -> bool:
         """Make a column wide enough for a number of another kind; False when that isn't what's wrong.

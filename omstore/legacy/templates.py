@@ -1,9 +1,10 @@
-"""Templates: the bytes of records seen before, compiled to a list of things to compare and numbers to pick up.
+"""Templates: the bytes of records seen before, compiled to a list of things to compare and numbers to pick
+up.
 
-Records of one table differ in a few numbers only; everything between those is the same bytes. A template is made from a record
-the general machine has read: the opcodes are traced symbolically, each number or byte string that ends in a column becomes an
-element, and the bytes between are literals to be compared. So a match has, by construction, the same effect as the
-opcodes. Whatever doesn't match is read by the general machine.
+Records of one table differ in a few numbers only; everything between those is the same bytes. A template is
+made from a record the general machine has read: the opcodes are traced symbolically, each number or byte
+string that ends in a column becomes an element, and the bytes between are literals to be compared. So a match
+has, by construction, the same effect as the opcodes. Whatever doesn't match is read by the general machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from omstore.legacy import opcodes as op
 from omstore.legacy.tables import Tables
 
 __all__ = ["Templates"]
+
+Fetch = Callable[[int], bytes | tuple[int, int] | None]
 
 _MAX_TEMPLATES: Final = 8
 _MAX_LITERAL_BYTES: Final = 1 << 16
@@ -58,15 +61,10 @@ class Templates:
     data : uint8 array
         The pickle.
     tables : Tables
-    fetch : callable
-        What a memo number holds: text as bytes, a global as (GLOBAL, number), a dtype as (DTYPE, code), None for other things.
     """
 
-    def __init__(
-        self, data: NDArray[np.uint8], tables: Tables, fetch: Callable[[int], bytes | tuple[int, int] | None]
-    ) -> None:
+    def __init__(self, data: NDArray[np.uint8], tables: Tables) -> None:
         self._data = data
-        self._fetch = fetch
         self._tables = tables
         self._of_table: list[list[tuple[bytes, list[_Element], int]]] = []
         self._fruitless: list[int] = []
@@ -88,8 +86,12 @@ class Templates:
         self._of_table[table] = []
         self._rebuild()
 
-    def learn(self, table: int, start: int, stop: int) -> None:
-        """Make templates from the first records between two byte offsets: behind a MARK, and at the opcode that takes the items."""
+    def learn(self, table: int, start: int, stop: int, fetch: Fetch) -> None:
+        """Make templates from the first records between two byte offsets.
+
+        They lie behind a MARK and before the opcode that takes the items. `fetch` says what a memo number
+        holds: text as bytes, a global as (GLOBAL, number), a dtype as (DTYPE, code), None for other things.
+        """
         known = self._of_table[table]
         self._tables.table[table, machine.T_GENERAL] = 0
         try:
@@ -100,7 +102,7 @@ class Templates:
         found: dict[bytes, tuple[list[_Element], int]] = {}
         for begin, end, value in records:
             try:
-                elements, memos, signature = self._compile(table, begin, end, value)
+                elements, memos, signature = self._compile(table, begin, end, value, fetch)
             except _NotTraceable:
                 continue
             counts[signature] = counts.get(signature, 0) + 1
@@ -119,12 +121,15 @@ class Templates:
         """What the machine reads."""
         return machine.TemplateArrays(self.templates, self.elements, self.literals, self.first_byte)
 
-    # --- compiling ----------------------------------------------------------------------------------------------------------
+    # --- compiling --------------------------------------------------------------------------------------
 
-    def _compile(self, table: int, begin: int, end: int, value: _Traced) -> tuple[list[_Element], int, bytes]:
-        """(elements, memo entries made, a signature that is equal for equal templates) of one traced record."""
+    def _compile(
+        self, table: int, begin: int, end: int, value: _Traced, fetch: Fetch
+    ) -> tuple[list[_Element], int, bytes]:
+        """(elements, memo entries made, a signature that is equal for equal templates) of one traced
+        record."""
         slots: dict[int, _Element] = {}
-        self._assign(int(self._tables.table[table, machine.T_ROOT]), value, slots)
+        self._assign(int(self._tables.table[table, machine.T_ROOT]), value, slots, fetch)
         elements: list[_Element] = []
         signature = bytearray()
         literal = bytearray()
@@ -152,7 +157,7 @@ class Templates:
                 element = slots[at]
                 elements.append(element)
                 signature.extend(f"S{element.kind},{element.a},{element.b};".encode())
-            elif code in _GETS and (same := self._same(at, after)) is not None:
+            elif code in _GETS and (same := self._same(at, after, fetch)) is not None:
                 close()
                 elements.append(same)
                 signature.extend(f"S{same.kind},{same.a},{same.b};".encode())
@@ -165,9 +170,10 @@ class Templates:
             raise _NotTraceable
         return elements, memos, bytes(signature)
 
-    def _same(self, at: int, after: int) -> _Element | None:
-        """The element for a memo fetch of something that every record refers to, None to compare the number itself."""
-        held = self._fetch(int.from_bytes(self._data[at + 1 : after].tobytes(), "little"))
+    def _same(self, at: int, after: int, fetch: Fetch) -> _Element | None:
+        """The element for a memo fetch of something that every record refers to, None to compare the number
+        itself."""
+        held = fetch(int.from_bytes(self._data[at + 1 : after].tobytes(), "little"))
         if isinstance(held, bytes):
             return _Element(machine.P_SAMETEXT, self._literal(held), len(held))
         if held is None:
@@ -184,7 +190,7 @@ class Templates:
                 raise _NotTraceable
         return at
 
-    def _assign(self, node: int, value: _Traced, slots: dict[int, _Element]) -> None:
+    def _assign(self, node: int, value: _Traced, slots: dict[int, _Element], fetch: Fetch) -> None:
         """Walk a traced value along the schema, and note which opcode fills which column."""
         nodes = self._tables.nodes
         kind = int(nodes[node, machine.N_KIND])
@@ -224,10 +230,10 @@ class Templates:
                 raise _NotTraceable
             slots[raw.at] = _Element(machine.P_BYTES, column, size)
         else:
-            for child, part in self._children(node, kind, value):
-                self._assign(child, part, slots)
+            for child, part in self._children(node, kind, value, fetch):
+                self._assign(child, part, slots, fetch)
 
-    def _children(self, node: int, kind: int, value: _Traced) -> list[tuple[int, _Traced]]:
+    def _children(self, node: int, kind: int, value: _Traced, fetch: Fetch) -> list[tuple[int, _Traced]]:
         nodes = self._tables.nodes
         first, count = int(nodes[node, machine.N_CHILD]), int(nodes[node, machine.N_CHILDREN])
         holder: _Traced | None = value
@@ -252,14 +258,15 @@ class Templates:
             if len(holder.parts) != count:
                 raise _NotTraceable
             return [(first + i, part) for i, part in enumerate(holder.parts)]
-        # Keys are compared as literal bytes (a memo number or the text itself), so their order is fixed. A template is made from
-        # a record that the general machine has read, where the keys are the schema's, mostly in its order.
+        # Keys are compared as literal bytes (a memo number or the text itself), so their order is fixed. A
+        # template is made from a record that the general machine has read, where the keys are the schema's,
+        # mostly in its order.
         if len(holder.parts) != 2 * count:
             raise _NotTraceable
         by_key = {self._key_of(first + i): first + i for i in range(count)}
         found = []
         for key, part in zip(holder.parts[::2], holder.parts[1::2], strict=True):
-            name = self._traced_key(key)
+            name = _traced_key(key, fetch)
             child = None if name is None else by_key.get(name)
             if child is None:
                 raise _NotTraceable
@@ -273,19 +280,10 @@ class Templates:
         at, length = int(nodes[node, machine.N_KEY]), int(nodes[node, machine.N_KEYLEN])
         return self._tables.key_pool[at : at + length].tobytes()
 
-    def _traced_key(self, key: _Traced) -> bytes | int | None:
-        if key.kind == "text":
-            return key.text
-        if key.kind == "number":
-            return int.from_bytes(key.text, "little", signed=True)
-        if key.kind == "get":
-            held = self._fetch(int.from_bytes(key.text, "little"))
-            return held if isinstance(held, bytes) else None
-        raise _NotTraceable
-
     def _rebuild(self) -> None:
         """Lay all templates out in the arrays."""
-        rows, elements = [], []
+        rows: list[list[int]] = []
+        elements: list[list[int]] = []
         self.first_byte = np.zeros((len(self._of_table), 256), np.uint8)
         literals = b"".join(self._literal_parts)
         for table, known in enumerate(self._of_table):
@@ -306,6 +304,17 @@ _NUMBERS: Final = (op.BININT1, op.BININT2, op.BININT, op.BINFLOAT, op.NEWTRUE, o
 _BYTES: Final = (op.SHORT_BINBYTES, op.BINBYTES, op.BINBYTES8, op.BYTEARRAY8)
 _TEXTS: Final = (op.SHORT_BINUNICODE, op.BINUNICODE, op.BINUNICODE8)
 _GETS: Final = (op.BINGET, op.LONG_BINGET)
+
+
+def _traced_key(key: _Traced, fetch: Fetch) -> bytes | int | None:
+    if key.kind == "text":
+        return key.text
+    if key.kind == "number":
+        return int.from_bytes(key.text, "little", signed=True)
+    if key.kind == "get":
+        held = fetch(int.from_bytes(key.text, "little"))
+        return held if isinstance(held, bytes) else None
+    raise _NotTraceable
 
 
 def _first_bytes(element: _Element, literals: bytes) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""The small tree around the tables: what is left on the machine's heap once everything large has become rows."""
+"""The small tree around the tables: what is left on the machine's heap once everything large has become
+rows."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ __all__ = ["Tree"]
 _MAX_DEPTH: Final = 16
 _MAX_VALUES: Final = 100_000
 _LARGE_DATA: Final = 1 << 16
-_CONTAINERS: Final = (machine.LIST, machine.DICT, machine.DEQUE, machine.SET)
+_RECORDS: Final = {machine.DICT, machine.TUPLE, machine.OBJ}
+_CONTAINERS: Final = {machine.LIST, machine.DICT, machine.DEQUE, machine.SET}
 
 Path = tuple[Step, ...]
 
@@ -25,9 +27,10 @@ Path = tuple[Step, ...]
 class Tree:
     """Turns the machine's last value into the tree of a `PickleTree`.
 
-    Containers that were too small for the machine to ask about become tables here, too, when their items are alike.
-    Deeper than 16 levels or past 100,000 values (a hostile pickle can make a few shared lists look like 2^60) the
-    tree ends in None.
+    Containers that were too small for the machine to ask about become tables here, too, when their items are
+    alike.
+    Deeper than 16 levels or past 100,000 values (a hostile pickle can make a few shared lists look like 2^60)
+    the tree ends in None.
     """
 
     def __init__(self, state: State, discovery: Discovery) -> None:
@@ -99,15 +102,23 @@ class Tree:
         return [self._value(*item, (*path, i), depth - 1) for i, item in enumerate(items)]
 
     def _tuple(self, address: int, path: Path, depth: int) -> Any:
+        """A tuple of records is a table; one of arrays or containers of other things is a structure."""
         items = self._heap.tuple_items(address)
-        structured = any(tag in _CONTAINERS for tag, _ in items)
-        if len(items) > 1 and not structured and any(tag >= machine.FIRST_POINTER for tag, _ in items):
-            if self._discovery.list_table(machine.TUPLE, address, path):
-                return self._reference(path)
+        tags = {tag for tag, _ in items}
+        alike = len(tags) == 1 and tags <= _RECORDS
+        if (
+            len(items) > 1
+            and (alike or not tags & _CONTAINERS)
+            and max(tags) >= machine.FIRST_POINTER
+            and not any(self._holds_table(*item) for item in items)
+            and self._discovery.list_table(machine.TUPLE, address, path)
+        ):
+            return self._reference(path)
         return tuple(self._value(*item, (*path, i), depth - 1) for i, item in enumerate(items))
 
     def _holds_table(self, tag: int, address: int) -> bool:
-        """Whether a value is a table or has records in it: then the container around it is a structure, no table."""
+        """Whether a value is a table or has records in it: then the container around it is a structure, no
+        table."""
         if tag not in (machine.DICT, machine.LIST, machine.DEQUE):
             return False
         if self._table_of(address) >= 0:
@@ -122,7 +133,8 @@ class Tree:
         return plain if isinstance(plain, str | int) else repr(plain)
 
     def _instance(self, address: int, path: Path, depth: int) -> Instance:
-        """An instance's fields: from its dict, its slots, a sequence of values, or its constructor's arguments."""
+        """An instance's fields: from its dict, its slots, a sequence of values, or its constructor's
+        arguments."""
         heap = self._heap
         tag, state = int(heap.tags[address + 2]), int(heap.slots[address + 2])
         dicts: list[int] = []
@@ -161,6 +173,7 @@ class Tree:
             if len(raw) == size:
                 return ArrayRef(dtype, array.shape, array.fortran_order, -1, raw)
         raise TruncatedPickleError(
-            f"{self._state.name}: an array of shape {array.shape} and dtype {dtype} doesn't have its {size:,} bytes",
+            f"{self._state.name}: an array of shape {array.shape} and dtype {dtype} doesn't have its "
+            f"{size:,} bytes",
             "Copy or export the file again.",
         )

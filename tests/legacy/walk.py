@@ -1,14 +1,26 @@
-"""The slow, obvious reference of the streaming reader: walk what the real unpickler gives, along the paths the reader reports."""
+"""The slow, obvious reference of the streaming reader: walk what the real unpickler gives, along the paths
+the reader reports."""
 
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from omstore.legacy.schema import KEY, KEY2, VALUE, ArrayRef, Column, Instance, PickleTree, TableRef, TableSchema
+from omstore.legacy.schema import (
+    KEY,
+    KEY2,
+    VALUE,
+    ArrayRef,
+    Column,
+    Instance,
+    PickleTree,
+    TableRef,
+    TableSchema,
+)
 
 
 class Collect:
@@ -29,14 +41,21 @@ class Collect:
         return np.concatenate([chunk[position] for chunk in self.chunks[table.id]])
 
 
+@functools.cache
+def slots_of(cls: type) -> list[str]:
+    """All slots of a class, inherited ones too."""
+    names: list[str] = []
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else list(slots)
+    return names
+
+
 def fields_of(item: Any) -> dict[Any, Any] | None:
-    """An instance's fields by name: from its dict, its slots (inherited ones too) or its tuple."""
+    """An instance's fields by name: from its dict, its slots or its tuple."""
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         return dict(enumerate(item))
-    names: list[str] = []
-    for cls in type(item).__mro__:
-        slots = cls.__dict__.get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
+    names = slots_of(type(item))
     found = {name: getattr(item, name) for name in names if hasattr(item, name)}
     found.update(getattr(item, "__dict__", {}))
     return found or None
@@ -59,18 +78,30 @@ def follow(item: Any, path: tuple[Any, ...], positional: bool = False) -> Any:
     return item
 
 
-def same(value: Any, stored: np.ndarray[Any, Any], column: Column) -> None:
-    """Assert that a stored value is what the unpickler gave, bit for bit."""
+def plain(value: Any) -> Any:
+    """A tensor or bytes as an array; other values as they are."""
     if hasattr(value, "numpy"):
-        value = value.numpy()
-    if isinstance(value, bytes | bytearray):
-        value = np.frombuffer(bytes(value), np.uint8)
-    expected = np.asarray(value, dtype=np.float64 if isinstance(value, float) else None)
-    assert stored.shape == column.shape == expected.shape, (column, value)
+        return value.numpy()
+    return np.frombuffer(bytes(value), np.uint8) if isinstance(value, bytes | bytearray) else value
+
+
+def same(values: list[Any], stored: np.ndarray[Any, Any], column: Column) -> None:
+    """Assert that the stored values are what the unpickler gave, bit for bit."""
+    assert stored.shape == (len(values), *column.shape), column
+    if not values:
+        return
+    values = [plain(value) for value in values]
+    if column.dtype.kind != "f" and column.shape == ():
+        assert [int(value) for value in values] == stored.tolist(), column
+        return
+    expected = np.stack([np.asarray(value) for value in values])
+    assert expected.shape == stored.shape, column
     if column.dtype.kind == "f":
-        assert expected.astype(np.float64).tobytes() == stored.astype(np.float64).tobytes(), (column, value, stored)
-    else:
-        assert np.array_equal(expected, stored), (column, value, stored)
+        expected, stored = (
+            expected.astype(np.float64).view(np.int64),
+            stored.astype(np.float64).view(np.int64),
+        )
+    assert np.array_equal(expected, stored), (column, np.argwhere(expected != stored)[:3])
 
 
 def items_of(container: Any) -> Iterator[Any]:
@@ -94,16 +125,14 @@ def check_table(root: Any, tree: PickleTree, sink: Collect, table: TableSchema) 
         items = [item for item in items_of(container) if item is not None]
     assert table.num_rows == len(items)
     for position, column in enumerate(table.columns):
-        if any(column.path[: len(path)] == path for path in abandoned):
+        path, values = column.path, items
+        if any(path[: len(ignored)] == ignored for ignored in abandoned):
             continue
-        for row, item in enumerate(items):
-            path = column.path
-            value = item
-            if isinstance(container, dict) and table.container == "dict":
-                value = item[0] if path[0] == KEY else item[1]
-                assert path[0] in (KEY, VALUE)
-                path = path[1:]
-            same(follow(value, path, table.positional), stored[position][row], column)
+        if table.container == "dict":
+            assert path[0] in (KEY, VALUE)
+            values = [item[path[0] == VALUE] for item in items]
+            path = path[1:]
+        same([follow(value, path, table.positional) for value in values], stored[position], column)
 
 
 def links_of(container: dict[Any, Any]) -> Iterator[tuple[tuple[Any, ...], list[Any]]]:
@@ -115,18 +144,19 @@ def links_of(container: dict[Any, Any]) -> Iterator[tuple[tuple[Any, ...], list[
             yield (key,), value
 
 
-def check_links(container: Any, tree: PickleTree, table: TableSchema, stored: list[np.ndarray[Any, Any]]) -> None:
+def check_links(
+    container: Any, tree: PickleTree, table: TableSchema, stored: list[np.ndarray[Any, Any]]
+) -> None:
     entries = list(links_of(container))
     assert table.num_rows == len(entries)
+    for position, column in enumerate(table.columns[:-2]):
+        assert column.path[0] in (KEY, KEY2)
+        keys = [keys[column.path[0] == KEY2] for keys, _ in entries]
+        same([follow(key, column.path[1:]) for key in keys], stored[position], column)
     expected_first = 0
-    for row, (keys, edges) in enumerate(entries):
-        for position, column in enumerate(table.columns[:-2]):
-            key = keys[0] if column.path[0] == KEY else keys[1]
-            assert column.path[0] in (KEY, KEY2)
-            same(follow(key, column.path[1:]), stored[position][row], column)
-        if edges:
-            assert stored[-2][row] == expected_first
-        assert stored[-1][row] == len(edges)
+    for first, count, (_, edges) in zip(stored[-2].tolist(), stored[-1].tolist(), entries, strict=True):
+        assert first == expected_first or not edges
+        assert count == len(edges)
         expected_first += len(edges)
 
 
