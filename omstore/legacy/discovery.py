@@ -12,6 +12,7 @@ from omstore.legacy.refusals import link_error, misfit_error
 from omstore.legacy.schema import KEY, VALUE, Step
 from omstore.legacy.shapes import Shape, merge_all
 from omstore.legacy.state import State
+from omstore.legacy.tables import MAX_TABLES
 
 __all__ = ["Discovery"]
 
@@ -107,7 +108,7 @@ class Discovery:
         items = heap.tuple_items(address) if tag == machine.TUPLE else heap.items(address)
         samples = self._values(items[:_SAMPLES])
         shape = merge_all(samples) if samples else Shape(machine.K_SKIP)
-        if not _tabular(shape):
+        if not _tabular(shape) or self._full():
             return self._no_table(tag, address)
         table = self._add(path, _CONTAINERS.get(tag, "list"), shape)
         if tag == machine.TUPLE:
@@ -126,7 +127,7 @@ class Discovery:
             return self._no_table(machine.DICT, address)
         keys = merge_all([heap.value(*item) for item in items[::2]])
         values = merge_all([heap.value(*item) for item in items[1::2]])
-        if not (_tabular(keys) and _tabular(values)):
+        if not (_tabular(keys) and _tabular(values)) or self._full():
             return self._no_table(machine.DICT, address)
         shape = Shape(machine.K_SEQ, children=((KEY, keys), (VALUE, values)))
         table = self._add(path, "dict", shape, pairs=True)
@@ -166,6 +167,9 @@ class Discovery:
         table = self._state.tables.add(path, container, record, shape, pairs=pairs)
         self._state.templates.add_table()
         return table
+
+    def _full(self) -> bool:
+        return len(self._state.tables.schemas) >= MAX_TABLES
 
     def _no_table(self, tag: int, address: int) -> bool:
         """Remember that a container's items don't make a table: it may be shared, and looked at again."""

@@ -14,9 +14,14 @@ from omstore.legacy.schema import KEY, KEY2, VALUE, Column, Ignored, Sink, Step,
 from omstore.legacy.shapes import Shape
 from omstore.legacy.values import dtype_of
 
-__all__ = ["NodeInfo", "Tables"]
+__all__ = ["MAX_TABLES", "NodeInfo", "Tables"]
+
+MAX_TABLES: Final = 128
+"""Exports have a handful; a pickle with thousands of small lists mustn't make a buffer for each."""
 
 _BUFFER_BYTES: Final = 2 << 20
+_LATER_BUFFER_BYTES: Final = 16 << 10
+_LARGE_TABLES: Final = 16
 _MAX_ROWS: Final = 1 << 16
 
 
@@ -65,7 +70,6 @@ class Tables:
         self.buffer8: NDArray[np.uint8] = self.buffer.view(np.uint8)
         self.work: NDArray[np.int64] = np.zeros((64, 3), np.int64)
         self._layouts: list[_Layout] = []
-        self._rows: list[dict[str, Any]] = []
 
     # --- making tables ----------------------------------------------------------------------------------
 
@@ -201,7 +205,8 @@ class Tables:
     def _finish(self, table: int, root: int, layout: _Layout) -> None:
         row = np.zeros((1, machine.TABLE_FIELDS), np.int64)
         width = 8 * layout.scalars + layout.row_bytes
-        cap = max(64, min(_MAX_ROWS, _BUFFER_BYTES // max(width, 1)))
+        room = _BUFFER_BYTES if table < _LARGE_TABLES else _LATER_BUFFER_BYTES
+        cap = max(8, min(_MAX_ROWS, room // max(width, 1)))
         row[0, machine.T_CAP] = cap
         row[0, machine.T_ROOT] = root
         row[0, machine.T_ROWBYTES] = layout.row_bytes

@@ -32,6 +32,7 @@ from omstore.errors import (
 from omstore.legacy import reader
 from omstore.legacy.reader import DiscardRows, read_pickle
 from omstore.legacy.state import State
+from omstore.memory import PeakMemory
 
 
 def read(path: Path, data: bytes, **options: Any) -> Any:
@@ -274,3 +275,13 @@ def test_any_damage_is_an_error_or_a_value(
         read(tmp_path / "export.pkl", bytes(data), budget=64 << 20)
     except (LegacyError, MemoryBudgetError) as error:
         assert error.hint  # noqa: PT017 - most of the damaged ones are read
+
+
+def test_thousands_of_small_lists_stay_small(tmp_path: Path) -> None:
+    value = {f"list_{i}": [i, i + 1] for i in range(900)} | {"edges": [{"src": i} for i in range(2000)]}
+    with PeakMemory() as peak:
+        before = peak.anonymous
+        tree = read(tmp_path / "export.pkl", pickle.dumps(value, 4))
+    assert peak.anonymous - before < 128 << 20
+    assert tree.root["list_899"] == [899, 900]
+    assert [table.num_rows for table in tree.tables if table.path == ("edges",)] == [2000]

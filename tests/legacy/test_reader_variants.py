@@ -205,7 +205,7 @@ def test_node_containers(tmp_path: Path, count: int) -> None:
         [vector.tobytes() for vector in vectors],
         vectors,
         dict(zip(keys, range(count), strict=True)),
-        {i: vector for i, vector in enumerate(vectors, 5)},
+        dict(enumerate(vectors, 5)),
         {np.packbits(vector).tobytes() + bytes([i & 255, i >> 8]): i for i, vector in enumerate(vectors)},
         [list(map(float, vector)) for vector in vectors],
         {"vectors": [vector.astype(np.float32) for vector in vectors], "label": "x"},
