@@ -79,7 +79,7 @@ def find_adjacency(
                 lists.append(value)
     if level == 2 and not inner:
         return None
-    keys = [merge_all([heap.value(*key) for key in some[:_SAMPLES]]) for some in (outer, inner) if some]
+    keys = [merge_all(heap.samples(some[:_SAMPLES])) for some in (outer, inner) if some]
     if any(key.kind == machine.K_SKIP for key in keys):
         return None  # text, mostly: a dict of an export's parts
     records: list[tuple[int, int]] = []
@@ -88,7 +88,7 @@ def find_adjacency(
             records += heap.items(address)
     if not records or any(tag not in _RECORDS for tag, _ in records):
         return None
-    record = merge_all([heap.value(*item) for item in records[:_SAMPLES]])
+    record = merge_all(heap.samples(records[:_SAMPLES]))
     if record.kind not in (machine.K_OBJ, machine.K_SEQ, machine.K_DICT, machine.K_INTS, machine.K_FLOATS):
         return None
     kept = [address for address in lists if all(tag in _RECORDS for tag, _ in heap.items(address))]

@@ -125,8 +125,8 @@ class Discovery:
         items = heap.items(address)[: 2 * _SAMPLES]
         if not items:
             return self._no_table(machine.DICT, address)
-        keys = merge_all([heap.value(*item) for item in items[::2]])
-        values = merge_all([heap.value(*item) for item in items[1::2]])
+        keys = merge_all(heap.samples(items[::2]))
+        values = merge_all(heap.samples(items[1::2]))
         if not (_tabular(keys) and _tabular(values)) or self._full():
             return self._no_table(machine.DICT, address)
         shape = Shape(machine.K_SEQ, children=((KEY, keys), (VALUE, values)))
@@ -179,7 +179,7 @@ class Discovery:
 
     def _values(self, items: list[tuple[int, int]]) -> list[Any]:
         """Samples as Python values, without the empty slots of a ring."""
-        return [self._state.heap.value(*item) for item in items if item[0] != machine.NONE]
+        return self._state.heap.samples([item for item in items if item[0] != machine.NONE])
 
     # --- converting what is on the heap -----------------------------------------------------------------
 

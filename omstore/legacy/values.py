@@ -8,13 +8,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from omstore.errors import TruncatedPickleError
+from omstore.errors import TruncatedPickleError, UnsupportedPickleError
 from omstore.legacy import machine
 from omstore.legacy import opcodes as op
 
 __all__ = ["Array", "Heap", "Mapping", "Opaque", "Record", "RowList", "dtype_of"]
 
 _MAX_VALUES: Final = 100_000
+_MAX_SAMPLED: Final = 10_000_000
 _MAX_DEPTH: Final = 12
 _KINDS: Final = {ord("b"): "?", ord("i"): "i", ord("u"): "u", ord("f"): "f"}
 
@@ -86,6 +87,7 @@ class Heap:
         self.tags: NDArray[np.uint8] = np.zeros(1 << 20, np.uint8)
         self.slots: NDArray[np.int64] = np.zeros(1 << 20, np.int64)
         self._left = _MAX_VALUES
+        self._allowance = _MAX_SAMPLED
 
     def span(self, at: int) -> tuple[int, int]:
         """Start and length of the text or bytes whose opcode is at `at`."""
@@ -145,14 +147,32 @@ class Heap:
         tags = self.tags[address + 1 : address + 1 + count].tolist()
         return list(zip(tags, self.slots[address + 1 : address + 1 + count].tolist(), strict=True))
 
-    def value(self, tag: int, value: int, depth: int = _MAX_DEPTH) -> Any:
+    def value(self, tag: int, value: int) -> Any:
         """A value as a Python object made of plain values and the classes of this module.
 
         A hostile pickle can make a few shared lists look like 2^60 values: too deep or past 100,000 they are
         `Opaque`.
         """
-        if depth == _MAX_DEPTH:
-            self._left = _MAX_VALUES
+        return self.samples([(tag, value)])[0]
+
+    def samples(self, items: list[tuple[int, int]]) -> list[Any]:
+        """Values as `value` gives them: of all items, or of the first ones when those are large."""
+        left = self._left = _MAX_VALUES
+        found: list[Any] = []
+        for tag, value in items:
+            sample = self._value(tag, value, _MAX_DEPTH)
+            if self._left < 0 and found:
+                break  # this one has been cut off
+            found.append(sample)
+        self._allowance -= left - max(self._left, 0)
+        if self._allowance < 0:
+            raise UnsupportedPickleError(
+                f"{self.name}: lists that hold each other look like more than {_MAX_SAMPLED:,} values",
+                "The pickle is damaged or hostile; an export holds plain records.",
+            )
+        return found
+
+    def _value(self, tag: int, value: int, depth: int) -> Any:
         self._left -= 1
         if depth == 0 or self._left < 0:
             return Opaque("deeply nested value")
@@ -169,18 +189,18 @@ class Heap:
         if tag in (machine.BYTES, machine.ENCODED):
             return self.raw(tag, value)
         if tag == machine.TUPLE:
-            return tuple(self.value(t, v, depth - 1) for t, v in self.tuple_items(value))
+            return tuple(self._value(t, v, depth - 1) for t, v in self.tuple_items(value))
         if tag in (machine.LIST, machine.DEQUE, machine.SET):
             if self.slots[value + machine.C_ROWS]:
                 return RowList(
                     int(self.slots[value + machine.C_ROW]), int(self.slots[value + machine.C_ROWS])
                 )
-            return [self.value(t, v, depth - 1) for t, v in self.items(value)]
+            return [self._value(t, v, depth - 1) for t, v in self.items(value)]
         if tag == machine.DICT:
-            items = [self.value(t, v, depth - 1) for t, v in self.items(value)]
+            items = [self._value(t, v, depth - 1) for t, v in self.items(value)]
             return Mapping(list(zip(items[::2], items[1::2], strict=True)))
         if tag == machine.OBJ:
-            return self.record(value, depth)
+            return self._record(value, depth)
         if tag == machine.ARRAY:
             extents = (
                 self.tuple_items(int(self.slots[value + 1])) if self.tags[value + 1] == machine.TUPLE else []
@@ -203,7 +223,7 @@ class Heap:
         }
         return Opaque(names.get(tag, "value that isn't data"))
 
-    def record(self, address: int, depth: int = _MAX_DEPTH) -> Record:
+    def _record(self, address: int, depth: int) -> Record:
         """An instance's fields, by how its state was given."""
         class_id = int(self.slots[address])
         state_tag, state = int(self.tags[address + 2]), int(self.slots[address + 2])
@@ -212,10 +232,10 @@ class Heap:
             if self.tags[address + 1] == machine.TUPLE:
                 arguments = self.tuple_items(int(self.slots[address + 1]))
             fields: list[tuple[str | int, Any]] = [
-                (i, self.value(t, v, depth - 1)) for i, (t, v) in enumerate(arguments)
+                (i, self._value(t, v, depth - 1)) for i, (t, v) in enumerate(arguments)
             ]
             return Record(class_id, machine.M_ARGS, fields)
-        value = self.value(state_tag, state, depth - 1)
+        value = self._value(state_tag, state, depth - 1)
         if isinstance(value, Mapping):
             return Record(class_id, machine.M_DICT, _named(value))
         if (
