@@ -387,7 +387,8 @@ def dumps(schema: Schema, root: Any) -> bytes:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder, and a module for the records' classes."""
     module = types.ModuleType(MODULE)
-    module.Around = dataclasses.make_dataclass("Around", ["edges"], namespace={"__module__": MODULE})  # type: ignore[attr-defined]
+    module.Around = dataclasses.make_dataclass("Around", ["edges"])  # type: ignore[attr-defined]
+    module.Around.__module__ = MODULE
     sys.modules[MODULE] = module
     yield tmp_path_factory.mktemp("random")
     del sys.modules[MODULE]

@@ -63,6 +63,7 @@ def classes() -> Iterator[dict[str, Any]]:
         if isinstance(made_class, type):
             setattr(module, made_class.__name__, made_class)
             made_class.__qualname__ = made_class.__name__
+            made_class.__module__ = MODULE  # from Python 3.12 on, the namespace's is overridden
     yield made
     del sys.modules[MODULE]
 
