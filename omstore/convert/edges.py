@@ -324,7 +324,9 @@ class _EdgeBuild:
         """Sort once to see which attributes are functions of the row; only when the survey left the
         question open."""
         alive = [name for name in tried if name in columns]
-        for region in range(plan.num_regions if alive else 0):
+        for region in range(plan.num_regions):
+            if not alive:
+                break
             records = scatter.read(region)
             wanted = [columns[name] for name in alive]
             extra = np.concatenate([column.of(records, words) for column in wanted], axis=1)

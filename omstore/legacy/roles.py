@@ -96,11 +96,23 @@ class Roles:
         )
 
     def by_override(self, roles: Sequence[str], prefix: str = "") -> None:
-        """Take the fields that ``--map`` names, a name with the prefix before one without."""
+        """Take the fields that ``--map`` names, a name with the prefix before one without.
+
+        One without may be meant for the other file: a position that isn't here is passed over then.
+        """
         for role in roles:
-            name = self.map.get(prefix + role, self.map.get(role)) if prefix else self.map.get(role)
+            name = self.map.get(prefix + role)
+            if name is None and prefix:
+                name = self.map.get(role)
+                if name is not None and name.isdecimal() and int(name) >= len(self.unnamed()):
+                    continue
             if name is not None:
                 self.taken[role] = self.find(name, f"--map {role}={name}")
+
+    def unnamed(self) -> list[Group]:
+        """List the record's own fields if they have positions instead of names."""
+        schema = self.records.schema
+        return self.top_level() if schema.positional or schema.record in ("value", "tuple") else []
 
     def by_name(self, roles: Mapping[str, Sequence[str]]) -> None:
         """Take fields by their names, the most telling name first, the outermost field first."""

@@ -203,6 +203,23 @@ def test_no_other_records_are_taken_for_edges_that_were_refused():
         map_graph(tree(nodes, edges), ranges({None: (-1.5, 9)}))
 
 
+def test_positions_in_the_graph_are_not_those_of_a_replay_with_names():
+    columns = [
+        column("obs", "bits", (6,)),
+        column("act", "ints", (2,)),
+        column("reward"),
+        column("next_obs", "bits", (6,)),
+    ]
+    replay = table(0, ("buffer",), columns, record="m.Transition")
+    overrides = {"joint_action": "5", "reward": "2", "done": "1"}
+    found = map_replay(tree(replay), overrides=overrides)
+    assert names(found, "joint_action", "reward", "done") == {"joint_action": "act", "reward": "reward"}
+    found = map_replay(tree(replay), overrides=overrides | {"replay_reward": "2"})
+    assert names(found, "reward") == {"reward": "reward"}
+    with pytest.raises(UsageError, match="--map done=over"):
+        map_replay(tree(replay), overrides={"done": "over"})
+
+
 def test_overrides_and_kept_fields():
     columns = [column("a1"), column("b1"), column("act", "ints", (2,)), column("w", "float")]
     edges = table(1, ("stuff",), [*columns, column("n"), column("k")])
