@@ -33,6 +33,7 @@ bench() { # script, arguments
 }
 bench bench_convert.py --export "$data/full" --tenth "$data/tenth" --runs "$runs"
 bench bench_lookup.py
+bench bench_lookup.py --build-50m
 bench bench_rows.py
 bench bench_open.py
 bench bench_kill.py
