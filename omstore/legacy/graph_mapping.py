@@ -26,6 +26,7 @@ from omstore.legacy.roles import (
     is_guesswork,
     nothing_fits,
     per_agent_field,
+    refuse_rivals,
     unknown_range,
 )
 from omstore.legacy.schema import KEY, KEY2, VALUE, PickleTree
@@ -69,6 +70,8 @@ def map_graph(
         except BadDataError as error:
             reasons.append((records, error))
             continue
+        if "edges" not in overrides:
+            refuse_rivals(records, found, names.EDGE_TABLES, "edges")
         return _graph(roles, found, overrides, keep, range_of)
     raise nothing_fits("edges", reasons, tree)
 

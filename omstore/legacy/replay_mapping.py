@@ -28,6 +28,7 @@ from omstore.legacy.roles import (
     is_guesswork,
     nothing_fits,
     per_agent_field,
+    refuse_rivals,
     unknown_range,
 )
 from omstore.legacy.schema import PickleTree
@@ -56,9 +57,10 @@ def map_replay(
     Others as in `map_graph`, and so are the errors.
     """
     overrides = overrides or {}
+    found = find_records(tree)
     reasons: list[Refusal] = []
     for records in choose_records(
-        find_records(tree), names.REPLAY_TABLES, overrides.get("transitions"), "the transitions"
+        found, names.REPLAY_TABLES, overrides.get("transitions"), "the transitions"
     ):
         if is_guesswork(records, reasons, names.REPLAY_TABLES):
             continue
@@ -67,6 +69,8 @@ def map_replay(
         except BadDataError as error:
             reasons.append((records, error))
             continue
+        if "transitions" not in overrides:
+            refuse_rivals(records, found, names.REPLAY_TABLES, "transitions")
         return _replay(roles, tree, overrides, keep, focal, agents, range_of)
     raise nothing_fits("transitions", reasons, tree)
 

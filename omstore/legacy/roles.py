@@ -31,6 +31,7 @@ __all__ = [
     "is_guesswork",
     "nothing_fits",
     "per_agent_field",
+    "refuse_rivals",
     "unknown_range",
 ]
 
@@ -191,14 +192,45 @@ def choose_records(
             raise UsageError(f"nothing called {override!r} to take as {what}", f"The pickle holds: {listed}.")
         return exact
 
-    def rank(records: Records) -> tuple[int, int, int]:
-        steps = [snake_case(step) for step in records.path if isinstance(step, str)]
-        if records.path == ():
-            return (len(wanted) - 1, 0, -records.num_rows)
-        telling = min((wanted.index(step) for step in steps[-1:] if step in wanted), default=len(wanted))
-        return (telling, len(records.path), -records.num_rows)
+    return sorted(found, key=lambda r: (_telling(r, wanted), len(r.path), -r.num_rows))
 
-    return sorted(found, key=rank)
+
+def _telling(records: Records, wanted: Sequence[str]) -> int:
+    """Rank of the innermost name around the records among those wanted; the root has the last but one."""
+    if records.path == ():
+        return len(wanted) - 1
+    steps = [snake_case(step) for step in records.path if isinstance(step, str)]
+    return min((wanted.index(step) for step in steps[-1:] if step in wanted), default=len(wanted))
+
+
+def refuse_rivals(records: Records, found: Sequence[Records], wanted: Sequence[str], option: str) -> None:
+    """Refuse to take one of several containers with records alike, none of which has a better name.
+
+    They may be episodes, or the edges of one node each: taking the longest would drop the others in silence.
+
+    Raises
+    ------
+    BadDataError
+        Naming them, and the option that says which.
+    """
+    alike = [
+        other
+        for other in found
+        if _telling(other, wanted) <= _telling(records, wanted) and _signature(other) == _signature(records)
+    ]
+    if len(alike) > 1:
+        shown = ", ".join(
+            f"{other.name} ({other.num_rows:,})" for other in sorted(alike, key=lambda r: r.schema.id)[:5]
+        )
+        more = f" and {len(alike) - 5:,} more" if len(alike) > 5 else ""
+        raise BadDataError(
+            f"{len(alike):,} containers hold records alike, and it can't be told which are the {option}: {shown}{more}",
+            f"Export them as one list, or say which to take, and leave the others out, with --map {option}=NAME.",
+        )
+
+
+def _signature(records: Records) -> list[tuple[object, ...]]:
+    return [(column.path, column.kind, column.shape) for column in records.schema.columns]
 
 
 def is_called(records: Records, names: Sequence[str]) -> bool:

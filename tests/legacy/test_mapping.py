@@ -220,6 +220,26 @@ def test_positions_in_the_graph_are_not_those_of_a_replay_with_names():
         map_replay(tree(replay), overrides={"done": "over"})
 
 
+def test_several_lists_alike_are_not_taken_for_the_longest():
+    """Episodes, or the edges of one node each: the others must not be dropped in silence."""
+    columns = [column("obs", "bits", (6,)), column("act", "ints", (2,)), column("next_obs", "bits", (6,))]
+
+    def lists(*paths):
+        return [table(i, path, columns, record="dict", rows=5 + i) for i, path in enumerate(paths)]
+
+    for paths in ([(0,), (1,)], [("transitions", 0), ("transitions", 1)], [("train",), ("test",)]):
+        with pytest.raises(
+            BadDataError, match=r"2 containers hold records alike.*\(5\).*\(6\)\n.*--map transitions"
+        ):
+            map_replay(tree(*lists(*paths)))
+    assert map_replay(tree(*lists(("transitions",), ("test",)))).records.name == "transitions"
+    found = map_replay(tree(*lists(("train",), ("test",))), overrides={"transitions": "train"})
+    assert found.records.name == "train"
+    edge = [column("src"), column("dst"), column("a", "ints", (2,))]
+    with pytest.raises(BadDataError, match=r"3 containers hold records alike.*\n.*--map edges"):
+        map_graph(tree(*(table(i, (i,), edge) for i in range(3))))
+
+
 def test_overrides_and_kept_fields():
     columns = [column("a1"), column("b1"), column("act", "ints", (2,)), column("w", "float")]
     edges = table(1, ("stuff",), [*columns, column("n"), column("k")])
