@@ -140,7 +140,7 @@ class Discovery:
         height = state.stack_index(machine.DICT, address)
         pending = [] if height is None else state.stacked(height + 1)
         found = find_adjacency(state.heap, state.heap.items(address), pending)
-        if found is None:
+        if found is None or self._full():
             return False
         records = self._add(path, "adjacency", found.record)
         links = tables.add_links(path, found.keys, records)

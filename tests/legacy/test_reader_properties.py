@@ -469,3 +469,11 @@ def test_records_of_nothing_but_text_are_no_rows(folder: Path) -> None:
         tree = read_pickle(path, sink)
         assert all(not table.columns or table.links_to is not None for table in tree.tables)
         assert {table.id for table in tree.tables if table.columns} == set(sink.chunks)
+
+
+def test_thousands_of_adjacencies_make_no_thousands_of_buffers(folder: Path) -> None:
+    """A damaged export can look so; it took minutes."""
+    small = [{i: [(i, 0.5), (i, 0.25)]} for i in range(2000)]
+    path = folder / "export.pkl"
+    path.write_bytes(pickle.dumps([{"a": one} for one in small], 4))
+    assert len(read_pickle(path, Collect()).tables) < 200
