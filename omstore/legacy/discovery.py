@@ -108,7 +108,10 @@ class Discovery:
         items = heap.tuple_items(address) if tag == machine.TUPLE else heap.items(address)
         samples = self._values(items[:_SAMPLES])
         shape = merge_all(samples) if samples else Shape(machine.K_SKIP)
-        if not _tabular(shape) or self._full():
+        # Empty slots are skipped among records only; numbers with None between them stay plain values.
+        holes = any(part == machine.NONE for part, _ in items[:_SAMPLES])
+        records = shape.kind in (machine.K_SEQ, machine.K_DICT, machine.K_OBJ)
+        if not _tabular(shape) or self._full() or (holes and not records):
             return self._no_table(tag, address)
         table = self._add(path, _CONTAINERS.get(tag, "list"), shape)
         if tag == machine.TUPLE:

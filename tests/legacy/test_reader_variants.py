@@ -333,3 +333,8 @@ def test_shared_vectors(tmp_path: Path) -> None:
         for i in range(1399)
     ]
     check(tmp_path, replay)
+
+
+def test_numbers_with_none_between_them_are_no_table(tmp_path: Path) -> None:
+    tree = check(tmp_path, {"history": [None, 0.5, 1.5], "edges": [{"src": 1}, {"src": 2}]})
+    assert tree.root["history"] == [None, 0.5, 1.5]
