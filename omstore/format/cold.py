@@ -7,16 +7,15 @@ import os
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from omstore.errors import CorruptStoreError, UsageError
-from omstore.format.durable import DigestFile, FileDigest
-from omstore.format.hot import as_rows, check_expected, open_data
-from omstore.format.metadata import chunk_file, read_array_metadata, stored_dtype, write_array_metadata
+from omstore.format.hot import check_expected, open_data
+from omstore.format.metadata import chunk_file, read_array_metadata, write_array_metadata
 from omstore.format.sharding import ChunkCoder, cold_metadata, decode_index, encode_index, index_bytes
+from omstore.format.writer import RowWriter
 
 __all__ = ["CHUNK_BYTES", "ColdArray", "ColdWriter", "default_chunk_rows"]
 
@@ -30,7 +29,7 @@ def default_chunk_rows(dtype: np.typing.DTypeLike, item_shape: tuple[int, ...] =
     return max(1, CHUNK_BYTES // max(1, row_bytes))
 
 
-class ColdWriter:
+class ColdWriter(RowWriter):
     """Write a cold array front to back, of a length not known before.
 
     Memory: one raw and one compressed inner chunk, and 16 bytes a chunk for the index. The bytes written
@@ -71,46 +70,20 @@ class ColdWriter:
         shuffle: bool = False,
         level: int = 3,
     ) -> None:
-        self.folder = Path(folder)
-        self.dtype = stored_dtype(dtype)
-        self.item_shape = tuple(int(length) for length in item_shape)
+        super().__init__(folder, dtype, item_shape)
         self.chunk_rows = (
             default_chunk_rows(dtype, self.item_shape) if chunk_rows is None else int(chunk_rows)
         )
         if self.chunk_rows < 1:
             raise UsageError(f"{folder}: a chunk has at least one row, not {self.chunk_rows}")
-        self.rows = 0
-        self.files: dict[Path, FileDigest] = {}
-        self.closed = False
         self._options = (self.chunk_rows, shuffle, level)
         metadata = cold_metadata(0, self.item_shape, self.dtype, *self._options)
         self._coder = ChunkCoder.from_metadata(metadata, self.folder)
         self._pending: np.ndarray = np.zeros((self.chunk_rows, *self.item_shape), self.dtype)
         self._filled = 0
         self._index = arrays.array("Q")
-        self._file: DigestFile | None = None
 
-    @property
-    def path(self) -> Path:
-        """The shard's file."""
-        return chunk_file(self.folder, 1 + len(self.item_shape))
-
-    def append(self, rows: np.typing.ArrayLike) -> None:
-        """Append rows, shape ``(n, *item_shape)``.
-
-        Raises
-        ------
-        UsageError
-            If shape or dtype don't fit, or the array is closed.
-        DiskFullError
-            If the disk is full.
-        """
-        if self.closed:
-            raise UsageError(f"{self.folder} is closed already")
-        block = as_rows(rows, self.dtype, self.item_shape)
-        self.rows += len(block)
-        if block.size == 0:
-            return
+    def _append(self, block: np.ndarray) -> None:
         start = 0
         while start < len(block):
             if self._filled == 0 and len(block) - start >= self.chunk_rows:
@@ -126,11 +99,10 @@ class ColdWriter:
                 self._write_chunk(self._pending)
 
     def _write_chunk(self, chunk: np.ndarray) -> None:
-        if self._file is None:  # here, not sooner: an array without elements has no shard
-            self._file = DigestFile(self.path)
+        file = self._opened()
         data = self._coder.encode(chunk)
-        self._index.extend((self._file.size, len(data)))
-        self._file.write(data)
+        self._index.extend((file.size, len(data)))
+        file.write(data)
 
     def close(self) -> None:
         """Write the last chunk and the index, fsync, and write ``zarr.json``; does nothing when closed
@@ -147,23 +119,6 @@ class ColdWriter:
             self.files[self.path] = self._file.finish()
         metadata = cold_metadata(self.rows, self.item_shape, self.dtype, *self._options)
         self.files |= write_array_metadata(self.folder, metadata)
-
-    def abandon(self) -> None:
-        """Close without finishing; what was written isn't an array."""
-        self.closed = True
-        if self._file is not None:
-            self._file.abandon()
-
-    def __enter__(self) -> ColdWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
 
 class ColdArray:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from omstore.errors import CorruptStoreError, UsageError
 from omstore.format import durable
-from omstore.format.durable import DigestFile, FileDigest, digest_file, disk_errors, fsync_path
+from omstore.format.durable import FileDigest, digest_file, disk_errors, fsync_path
 from omstore.format.metadata import (
     ArrayMetadata,
     Codec,
@@ -21,6 +20,7 @@ from omstore.format.metadata import (
     stored_dtype,
     write_array_metadata,
 )
+from omstore.format.writer import RowWriter
 
 __all__ = ["HotWriter", "create_hot", "drop_pages", "finish_hot", "map_hot", "write_hot"]
 
@@ -32,25 +32,7 @@ def hot_metadata(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayMetadata:
     return ArrayMetadata(shape, dtype, tuple(max(1, length) for length in shape), (LITTLE_ENDIAN,))
 
 
-def as_rows(rows: np.typing.ArrayLike, dtype: np.dtype[Any], item_shape: tuple[int, ...]) -> np.ndarray:
-    """Check rows to append, and give them contiguous in the stored dtype (a copy only where needed).
-
-    Raises
-    ------
-    UsageError
-        If the shape isn't ``(n, *item_shape)``, or the values might not survive the stored dtype.
-    """
-    given = np.asarray(rows)
-    if given.ndim == 0 or given.shape[1:] != item_shape:
-        raise UsageError(f"Rows of shape {given.shape} appended to an array of items {item_shape}")
-    if not np.can_cast(given.dtype, dtype, "safe"):
-        raise UsageError(
-            f"Rows of {given.dtype} can't be stored as {dtype} without loss", "Convert them first."
-        )
-    return np.ascontiguousarray(given, dtype)
-
-
-class HotWriter:
+class HotWriter(RowWriter):
     """Write a hot array front to back, of a length not known before.
 
     ``zarr.json`` comes last, in :meth:`close`: an array that wasn't closed doesn't look like one. Memory:
@@ -74,38 +56,8 @@ class HotWriter:
         After :meth:`close`: every file written.
     """
 
-    def __init__(self, folder: Path, dtype: np.typing.DTypeLike, item_shape: tuple[int, ...] = ()) -> None:
-        self.folder = Path(folder)
-        self.dtype = stored_dtype(dtype)
-        self.item_shape = tuple(int(length) for length in item_shape)
-        self.rows = 0
-        self.files: dict[Path, FileDigest] = {}
-        self.closed = False
-        self._file: DigestFile | None = None
-
-    @property
-    def path(self) -> Path:
-        """The file that is the array."""
-        return chunk_file(self.folder, 1 + len(self.item_shape))
-
-    def append(self, rows: np.typing.ArrayLike) -> None:
-        """Append rows, shape ``(n, *item_shape)``.
-
-        Raises
-        ------
-        UsageError
-            If shape or dtype don't fit, or the array is closed.
-        DiskFullError
-            If the disk is full.
-        """
-        if self.closed:
-            raise UsageError(f"{self.folder} is closed already")
-        block = as_rows(rows, self.dtype, self.item_shape)
-        self.rows += len(block)
-        if block.size:
-            if self._file is None:  # here, not sooner: an array without elements has no chunk file
-                self._file = DigestFile(self.path)
-            self._file.write(block.data)
+    def _append(self, block: np.ndarray) -> None:
+        self._opened().write(block.data)
 
     def close(self) -> None:
         """Flush, fsync and write ``zarr.json``; does nothing when closed already."""
@@ -117,23 +69,6 @@ class HotWriter:
         self.files |= write_array_metadata(
             self.folder, hot_metadata((self.rows, *self.item_shape), self.dtype)
         )
-
-    def abandon(self) -> None:
-        """Close without finishing; what was written isn't an array."""
-        self.closed = True
-        if self._file is not None:
-            self._file.abandon()
-
-    def __enter__(self) -> HotWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
 
 
 def write_hot(folder: Path, array: np.typing.ArrayLike) -> dict[Path, FileDigest]:
