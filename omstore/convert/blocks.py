@@ -205,19 +205,6 @@ def encode_bytes(data: NDArray[np.uint8]) -> tuple[Block, int, int]:
     return Block(RAW, 0, None, data), low, high
 
 
-def payload_bytes(block_encoding: int, count: int, *, bytewise: bool) -> int:
-    """Bytes of the codes of a block of ``count`` words (or bytes)."""
-    if block_encoding == CONSTANT:
-        return 0
-    if block_encoding in (BITS, DICTIONARY_BITS):
-        return (count + 7) // 8
-    if block_encoding == RAW:
-        return count if bytewise else 8 * count
-    if block_encoding == DICTIONARY:
-        return count
-    return count * np.dtype(_OFFSET_TYPES[block_encoding]).itemsize
-
-
 def decode_words(
     encoding: int,
     base: int,

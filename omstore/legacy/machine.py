@@ -133,7 +133,6 @@ E_MEMO: Final = 3
 E_CALL: Final = 4  # REDUCE of something that isn't understood: R_VALUE is the global
 E_TYPE: Final = 5  # operands of the wrong kind
 E_OPCODE: Final = 6
-E_TRUNCATED: Final = 7
 E_NEWOBJ: Final = 8
 E_DTYPE: Final = 9
 E_TENSOR: Final = 10
