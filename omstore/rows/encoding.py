@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -69,22 +69,27 @@ class Edges:
         Codes; None where there is one outcome only.
     edge : (E',) int64, or None
         Numbers of the edges in the whole graph, where they were asked for.
+    attributes : mapping of str to (E', ...) array
+        Values of the attributes at level ``rows``: those that the encoding itself answers.
     """
 
     offsets: NDArray[np.int64]
     next_node: NDArray[np.int64]
     outcome: NDArray[Any] | None
     edge: NDArray[np.int64] | None
+    attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class DrawnEdges:
-    """One edge drawn for each of B rows: next node, outcome code, edge number (int64) and probability."""
+    """One edge drawn for each of B rows: next node, outcome code, edge number (int64) and probability; and
+    the attributes at level ``rows``."""
 
     next_node: NDArray[np.int64]
     outcome: NDArray[np.int64]
     edge: NDArray[np.int64]
     probability: NDArray[np.float64]
+    attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,8 @@ class RowChunk:
     next_node : (E',) uint32 or uint64
     outcome : (E',) unsigned integers, or None
         Both may be views of mapped files, or of a buffer that the next chunk overwrites.
+    attributes : mapping of str to (E', ...) array
+        Values of the attributes at level ``rows``.
     """
 
     first_row: int
@@ -107,22 +114,30 @@ class RowChunk:
     offsets: NDArray[np.int64]
     next_node: NDArray[Any]
     outcome: NDArray[Any] | None
+    attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class Probabilities:
-    """Where the probability of an edge is found: a constant, a table by outcome code, or an array by edge.
+    """Where the probability of an edge is found: a constant, a table by outcome code, an array by edge, or
+    the row encoding itself.
 
     Parameters
     ----------
     level : str
-        ``"graph"``, ``"outcome"`` or ``"edge"``.
+        ``"graph"``, ``"outcome"``, ``"edge"`` or ``"rows"``.
     values : array_like
-        (1,), (K,) or (E,) float64; by edge anything with ``take(edges)`` where it isn't in memory or mapped.
+        (1,), (K,) or (E,) float64; by edge anything with ``take(edges)`` where it isn't in memory or mapped;
+        empty at level ``rows``.
     """
 
     def __init__(self, level: str, values: Any) -> None:
         self.level = level
-        self.mode = {"graph": kernels.CONSTANT, "outcome": kernels.BY_OUTCOME, "edge": kernels.BY_EDGE}[level]
+        self.mode = {
+            "graph": kernels.CONSTANT,
+            "outcome": kernels.BY_OUTCOME,
+            "edge": kernels.BY_EDGE,
+            "rows": kernels.BY_ROWS,
+        }[level]
         self.values = values
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "BAD_OFFSETS",
     "BY_EDGE",
     "BY_OUTCOME",
+    "BY_ROWS",
     "CONSTANT",
     "ILLEGAL",
     "OK",
@@ -56,6 +57,8 @@ BY_OUTCOME = 1
 """The probability table is indexed by outcome code."""
 BY_EDGE = 2
 """The probability table is indexed by edge."""
+BY_ROWS = 3
+"""There is no table: the row encoding knows the probabilities itself."""
 
 _BLOCK = 128  # rows in flight; enough to hide memory latency
 _U8 = ir.IntType(8)
