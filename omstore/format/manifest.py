@@ -15,6 +15,7 @@ from omstore.format.states import StateCodec
 
 __all__ = [
     "MANIFEST_NAME",
+    "READABLE_SCHEMAS",
     "SCHEMA_VERSION",
     "TOOL_VERSION",
     "Counts",
@@ -28,8 +29,11 @@ MANIFEST_NAME = "manifest.json"
 
 _OWN_DIGEST = "manifest_sha256"
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Schema of the stores written; increased whenever an older omstore would misread a newer store."""
+
+READABLE_SCHEMAS = (1, 2)
+"""Schemas of the stores read. 2 added row encodings and attribute levels, and changed nothing of 1."""
 
 
 TOOL_VERSION = "0.1.0"
@@ -168,9 +172,10 @@ class Manifest:
         schema = document.get("schema_version")
         if type(schema) is not int:
             raise CorruptStoreError(f"{where} has no schema_version; it isn't the manifest of a store")
-        if schema != SCHEMA_VERSION:
+        if schema not in READABLE_SCHEMAS:
+            known = " and ".join(map(str, READABLE_SCHEMAS))
             raise SchemaVersionError(
-                f"{where} follows schema {schema}; this omstore reads schema {SCHEMA_VERSION}",
+                f"{where} follows schema {schema}; this omstore reads schemas {known}",
                 "Install the omstore that wrote it (see tool_version in the file) or a newer one, "
                 "or publish again with this one.",
             )

@@ -247,7 +247,13 @@ class _EdgeComparison:
         graph, count = self._graph, len(at)
         stored = graph.encoding.gather(rows, edges=True)
         edges = EdgeSet(
-            stored.offsets, rows, graph.num_joint_actions, stored.next_node, stored.outcome, stored.edge
+            stored.offsets,
+            rows,
+            graph.num_joint_actions,
+            stored.next_node,
+            stored.outcome,
+            stored.edge,
+            stored.attributes,
         )
         values = [graph.attribute(name).of(edges) for name in self._names]
         agents = len(graph.agents)

@@ -142,7 +142,7 @@ class Graph:
             self._node_of_legacy = arrays.hot("nodes/node_of_legacy", rows=self.num_nodes, item_shape=())
         self.attributes = self._open_attributes(arrays, manifest, size)
         probability = self.attributes["probability"]
-        if probability.level not in ("graph", "outcome", "edge"):
+        if probability.level not in ("graph", "outcome", "edge", "rows"):
             raise CorruptStoreError(
                 f"{arrays.folder}: probabilities are stored at level {probability.level!r}"
             )
@@ -312,7 +312,13 @@ class Graph:
         wanted = self._wanted(keep)
         found = self._rows.gather(numbers, edges=any(attribute.needs_edges for attribute in wanted))
         edges = EdgeSet(
-            found.offsets, numbers, self.num_joint_actions, found.next_node, found.outcome, found.edge
+            found.offsets,
+            numbers,
+            self.num_joint_actions,
+            found.next_node,
+            found.outcome,
+            found.edge,
+            found.attributes,
         )
         return self._resolve(wanted, edges, found.offsets)
 
@@ -346,7 +352,15 @@ class Graph:
         numbers = self.rows(nodes, joint_actions)
         wanted = self._wanted(keep)
         drawn = self._rows.sample(numbers, rng.random(len(numbers)), self._probabilities)
-        edges = EdgeSet(None, numbers, self.num_joint_actions, drawn.next_node, drawn.outcome, drawn.edge)
+        edges = EdgeSet(
+            None,
+            numbers,
+            self.num_joint_actions,
+            drawn.next_node,
+            drawn.outcome,
+            drawn.edge,
+            drawn.attributes,
+        )
         values = {
             attribute.name: attribute.of(edges) for attribute in wanted if attribute.name != "probability"
         }
@@ -390,6 +404,7 @@ class Graph:
                 self._checked_nodes(chunk.next_node),
                 self._checked_codes(chunk.outcome),
                 slice(chunk.first_edge, chunk.first_edge + len(chunk.next_node)),
+                {name: values.copy() for name, values in chunk.attributes.items()},  # a buffer, maybe
             )
             yield SweepChunk(chunk.first_row, self._resolve(wanted, edges, chunk.offsets))
             for attribute in wanted:

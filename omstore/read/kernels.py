@@ -8,7 +8,7 @@ import numpy as np
 
 from omstore.compiled import kernel
 
-__all__ = ["find_legacy", "first_outside", "row_numbers", "take_items"]
+__all__ = ["edge_codes", "find_legacy", "first_outside", "row_numbers", "take_items"]
 
 
 @kernel
@@ -44,6 +44,39 @@ def take_items(table: Any, indices: Any, out: Any) -> None:
         index = np.int64(indices[i])
         for j in range(width):
             out[i, j] = table[index, j]
+
+
+@kernel
+def edge_codes(codes: Any, own: Any, next_node: Any, nodes: Any, offsets: Any, limit: int, out: Any) -> int:
+    """Write the value code of every edge: its node's own (`own` holds code + 1, 0 for none), else that of its
+    next node.
+
+    `own` is empty where nodes have no values of their own; `offsets` are empty where every row has one edge.
+    Nodes were checked. Returns the first edge whose code isn't below `limit`, or -1.
+    """
+    if own.size == 0:
+        for i in range(next_node.size):
+            code = np.int64(codes[next_node[i]])
+            if code >= limit:
+                return i
+            out[i] = code
+        return -1
+    for row in range(nodes.size):
+        code = np.int64(own[nodes[row]]) - 1
+        if code >= limit:
+            return offsets[row] if offsets.size else row
+        begin = offsets[row] if offsets.size else np.int64(row)
+        end = offsets[row + 1] if offsets.size else np.int64(row + 1)
+        if code >= 0:
+            for i in range(begin, end):
+                out[i] = code
+            continue
+        for i in range(begin, end):
+            found = np.int64(codes[next_node[i]])
+            if found >= limit:
+                return i
+            out[i] = found
+    return -1
 
 
 @kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,10 @@ def make_store(
     transitions: int = 0,
     chunk_rows: int | None = None,
     sources: bool = True,
+    change: Callable[[Staging, dict[str, Any]], None] | None = None,
 ) -> Made:
-    """Publish a store of a world; `levels` says at which level each attribute is stored."""
+    """Publish a store of a world; `levels` says at which level each attribute is stored, `change` may store
+    them otherwise."""
     levels = {"probability": "outcome", "reward": "outcome", "done": "outcome"} | (levels or {})
     codec = StateCodec(world.width, 1)
     everyone = np.arange(world.num_nodes)
@@ -68,6 +71,8 @@ def make_store(
     with stage(export) as staging:
         _write_nodes(staging, packed[order], order, sources)
         rows, attributes, num_edges = _write_rows(staging, made, encoding, levels, kept)
+        if change is not None:
+            change(staging, attributes)
         if transitions:
             made.replay.update(_write_replay(staging, made, codec, transitions, chunk_rows))
         counts = Counts(
