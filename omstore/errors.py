@@ -14,6 +14,8 @@ __all__ = [
     "ExportNotFoundError",
     "LegacyError",
     "MemoryBudgetError",
+    "ModelError",
+    "ModelImportError",
     "OmstoreError",
     "PublishError",
     "SchemaVersionError",
@@ -64,6 +66,14 @@ class ExportNotFoundError(OmstoreError, FileNotFoundError):
 
 class MemoryBudgetError(OmstoreError, MemoryError):
     """The work needs more anonymous memory than the budget allows; says how much."""
+
+
+class ModelError(OmstoreError, ValueError):
+    """A transition model can't be loaded, or answers what no transition model may; names state and action."""
+
+
+class ModelImportError(OmstoreError, PermissionError):
+    """A store's rows are answered by a model that must be imported, and nobody allowed it."""
 
 
 class DiskFullError(OmstoreError, OSError):
