@@ -210,6 +210,44 @@ class RowEncoding(ABC):
     def nbytes(self) -> Mapping[str, int]:
         """Return the bytes on disk of each part, by its name."""
 
+    def matches(self, chunk: RowChunk) -> int:
+        """Return the position of a chunk's first row that this encoding holds otherwise, -1 if there is none.
+
+        Number of the first edge, outdegrees, next nodes and outcome codes must be equal; attributes aren't
+        compared. Memory: the rows, decoded; an encoding that can compares them without.
+
+        Parameters
+        ----------
+        chunk : RowChunk
+            Its codes in this encoding's terms; None where this encoding has none.
+
+        Raises
+        ------
+        CorruptStoreError
+            If this encoding's files are damaged where they were read.
+        """
+        count = len(chunk.offsets) - 1
+        if not count:
+            return -1
+        for own in self.sweep(chunk.first_row, chunk.first_row + count, count):
+            if own.first_edge != chunk.first_edge:
+                return 0
+            if (own.outcome is None) != (chunk.outcome is None):
+                raise UsageError("one has outcome codes, the other hasn't")
+            coded = own.outcome is not None
+            return int(
+                kernels.first_difference(
+                    as_input(chunk.offsets, np.int64),
+                    as_input(chunk.next_node, chunk.next_node.dtype),
+                    as_input(chunk.outcome, chunk.outcome.dtype) if chunk.outcome is not None else no_codes(),
+                    as_input(own.offsets, np.int64),
+                    as_input(own.next_node, own.next_node.dtype),
+                    as_input(own.outcome, own.outcome.dtype) if own.outcome is not None else no_codes(),
+                    coded,
+                )
+            )
+        return 0
+
     def verify(self, chunk_rows: int = 1 << 16) -> None:
         """Read everything once and check its structure.
 
@@ -302,5 +340,6 @@ def raise_status(status: int, position: int, row: int, size: GraphSize) -> None:
         kernels.BAD_NODE: f"a next node isn't within 0 to {size.num_nodes - 1:,}",
         kernels.BAD_CODE: f"an outcome code isn't within 0 to {size.num_outcomes - 1:,}",
         kernels.UNSORTED: "its edges aren't sorted by next node, then outcome",
+        kernels.BAD_PATTERN: "its block, pattern or list of codes isn't there or doesn't fit",
     }[status]
     raise CorruptStoreError(f"rows: {where} is damaged: {reason}", _HINT)

@@ -20,6 +20,7 @@ __all__ = [
     "BAD_CODE",
     "BAD_NODE",
     "BAD_OFFSETS",
+    "BAD_PATTERN",
     "BY_EDGE",
     "BY_OUTCOME",
     "BY_ROWS",
@@ -31,6 +32,7 @@ __all__ = [
     "add_nodes",
     "check_rows",
     "copy_chunk",
+    "first_difference",
     "gather_edges",
     "number_edges",
     "row_bounds",
@@ -50,6 +52,8 @@ BAD_CODE = 5
 """The file holds an outcome code that isn't in the table."""
 UNSORTED = 6
 """A row's edges aren't sorted by next node, then outcome."""
+BAD_PATTERN = 7
+"""The file names a block, pattern or list of codes that doesn't exist or doesn't fit."""
 
 CONSTANT = 0
 """The probability table holds one number, for every edge."""
@@ -300,3 +304,25 @@ def add_nodes(
                 return BAD_NODE, i
             out[edge] = moved
     return OK, -1
+
+
+@kernel
+def first_difference(
+    sums: Any, next_node: Any, outcome: Any, own_sums: Any, own_node: Any, own_outcome: Any, coded: bool
+) -> int:
+    """Compare the same rows from two encodings; position of the first that differs, or -1."""
+    for i in range(sums.size - 1):
+        start = sums[i]
+        own = own_sums[i]
+        count = sums[i + 1] - start
+        if own_sums[i + 1] - own != count:
+            return i
+        differs = False
+        for k in range(count):
+            differs |= np.int64(next_node[start + k]) != np.int64(own_node[own + k])
+        if coded:
+            for k in range(count):
+                differs |= np.int64(outcome[start + k]) != np.int64(own_outcome[own + k])
+        if differs:
+            return i
+    return -1
