@@ -37,6 +37,7 @@ from omstore.publish.folders import (
     version_numbers,
 )
 from omstore.publish.lock import WriterLock
+from omstore.publish.scratch import ScratchArrays
 
 __all__ = ["STEPS", "STORE_NAME", "Staging", "stage"]
 
@@ -124,6 +125,41 @@ class Staging:
         array = create_hot(folder, dtype, shape)
         self._unfinished.append(folder)
         return array
+
+    def adopt(self, scratch: ScratchArrays, name: str) -> None:
+        """Move an array, or a folder of arrays, of `scratch` to the same name in the version.
+
+        On the same disk this is a rename; digests taken while writing stay valid.
+
+        Raises
+        ------
+        UsageError
+            If the version has the name already, or `scratch` hasn't.
+        """
+        scratch.close()
+        target, origin = self._array(name), scratch.path / name
+        if target.exists() or not origin.is_dir():
+            raise UsageError(f"{origin} can't become {target}")
+        with disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(origin, target)
+        for path, digest in list(scratch.files.items()):
+            if path.is_relative_to(origin):
+                self._digests[target / path.relative_to(origin)] = digest
+                del scratch.files[path]
+
+    def discard(self, name: str) -> None:
+        """Delete an array, or a folder of arrays, that was written and isn't wanted any more."""
+        folder = self._array(name)
+        for writer in self._writers:
+            if writer.folder.is_relative_to(folder):
+                writer.abandon()
+        self._writers = [writer for writer in self._writers if not writer.folder.is_relative_to(folder)]
+        self._unfinished = [path for path in self._unfinished if not path.is_relative_to(folder)]
+        self._digests = {
+            path: digest for path, digest in self._digests.items() if not path.is_relative_to(folder)
+        }
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _array(self, name: str) -> Path:
         parts = Path(name).parts

@@ -79,13 +79,17 @@ def test_coded_values_are_those_of_the_nodes(tmp_path: Path, dtype: str, level: 
         assert drawn.reward[i].tolist() == expected[at]
 
 
+def read_three(export: Path) -> omstore.Successors:
+    graph = omstore.open(export).graph
+    assert graph is not None
+    return graph.successors([0, 1, 2], [0, 1, 2])
+
+
 @pytest.mark.parametrize("bad", ["codes", "own", "no own"])
 def test_a_code_of_no_value_is_a_named_error(tmp_path: Path, bad: str) -> None:
     made, _, _ = store_with(tmp_path, "uint8", "next_node_unless_node", bad=bad)
     with pytest.raises(CorruptStoreError, match="coded" if bad == "no own" else "reward"):
-        graph = omstore.open(made.export).graph
-        assert graph is not None
-        graph.successors([0, 1, 2], [0, 1, 2])
+        read_three(made.export)
 
 
 def test_a_level_that_the_rows_do_not_hold(tmp_path: Path) -> None:
