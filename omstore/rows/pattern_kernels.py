@@ -207,7 +207,7 @@ def cumulate_lists(list_offsets: Any, list_code: Any, table: Any, cumulative: An
         if begin < 0 or end < begin or end > list_code.size:
             return False
         reached = 0.0
-        last = begin
+        last: Any = begin
         for k in range(begin, end):
             code = np.int64(list_code[k])
             if code >= table.size:
