@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from omstore.compiled import kernel
 from omstore.convert.resolve import EdgeChunk
+from omstore.encode.distinct import DistinctWords, sort_words
 
-__all__ = ["MAX_OUTCOMES", "AttributeSpec", "AttributeSurvey", "DistinctWords", "sorted_words"]
+__all__ = ["MAX_OUTCOMES", "AttributeSpec", "AttributeSurvey", "sorted_words"]
 
 MAX_OUTCOMES = 1 << 16
 """More distinct values than this are stored edge by edge."""
@@ -57,57 +58,6 @@ def _neighbours_agree(keys: NDArray[np.int64], words: NDArray[np.int64]) -> bool
                 if words[i, k] != words[i - 1, k]:
                     return False
     return True
-
-
-@kernel
-def _number(
-    words: NDArray[np.int64],
-    slots: NDArray[np.int32],
-    store: NDArray[np.int64],
-    count: int,
-    codes: NDArray[np.int32],
-) -> int:
-    """Number distinct rows of words in order of appearance; return how many there are, -1 when too many."""
-    width = words.shape[1]
-    mask = slots.shape[0] - 1
-    last = -1
-    for i in range(words.shape[0]):
-        if last >= 0:
-            same = True
-            for k in range(width):
-                if words[i, k] != words[i - 1, k]:
-                    same = False
-                    break
-            if same:
-                codes[i] = last
-                continue
-        mixed = np.uint64(0)
-        for k in range(width):
-            mixed = (mixed ^ np.uint64(words[i, k])) * np.uint64(0x9E3779B97F4A7C15)
-            mixed ^= mixed >> np.uint64(32)
-        slot = np.int64(mixed & np.uint64(mask))
-        while True:
-            code = slots[slot]
-            if code < 0:
-                if count == store.shape[0]:
-                    return -1
-                slots[slot] = count
-                for k in range(width):
-                    store[count, k] = words[i, k]
-                code = count
-                count += 1
-                break
-            same = True
-            for k in range(width):
-                if store[code, k] != words[i, k]:
-                    same = False
-                    break
-            if same:
-                break
-            slot = (slot + 1) & mask
-        codes[i] = code
-        last = code
-    return count
 
 
 @dataclass(frozen=True)
@@ -157,38 +107,6 @@ class AttributeSpec:
         typed = matrix.view(np.float64) if self.dtype == np.float64 else matrix.astype(self.dtype)
         return typed.reshape(len(words), *self.item_shape)
 
-    def sort_keys(self, words: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Map words so that their order as integers is the order of the values (-0.0 before 0.0)."""
-        if self.dtype != np.float64:
-            return words
-        return np.where(words < 0, words ^ np.int64(0x7FFFFFFFFFFFFFFF), words)
-
-
-class DistinctWords:
-    """The distinct rows of words met so far, up to `MAX_OUTCOMES`, numbered in order of appearance."""
-
-    def __init__(self, width: int) -> None:
-        self._slots = np.full(4 * MAX_OUTCOMES, -1, np.int32)
-        self._store = np.empty((MAX_OUTCOMES, width), np.int64)
-        self.count = 0
-
-    @property
-    def overflowed(self) -> bool:
-        """There were more than `MAX_OUTCOMES`."""
-        return self.count < 0
-
-    def number(self, words: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the number of every row of words; meaningless once `overflowed`."""
-        codes = np.empty(len(words), np.int32)
-        if self.count >= 0:
-            self.count = int(_number(words, self._slots, self._store, self.count, codes))
-        return codes
-
-    @property
-    def words(self) -> NDArray[np.int64]:
-        """The distinct rows, (count, width)."""
-        return self._store[: max(self.count, 0)]
-
 
 def sorted_words(
     specs: Sequence[AttributeSpec], words: NDArray[np.int64]
@@ -202,17 +120,9 @@ def sorted_words(
     code_of : (n,) int64
         Position in it of every given row.
     """
-    if not len(words) or words.shape[1] == 0:
-        return words[:1], np.zeros(len(words), np.int64)
-    keys = []
-    at = 0
-    for spec in specs:
-        keys.append(spec.sort_keys(words[:, at : at + spec.width]))
-        at += spec.width
-    order_keys = np.concatenate(keys, axis=1)
-    distinct, first, code_of = np.unique(order_keys, axis=0, return_index=True, return_inverse=True)
-    del distinct
-    return words[first], code_of.reshape(-1)
+    floats = [np.full(spec.width, spec.dtype == np.float64) for spec in specs]
+    first, code_of = sort_words(words, np.concatenate(floats) if floats else np.zeros(0, np.bool_))
+    return words[first], code_of
 
 
 class AttributeSurvey:
@@ -224,7 +134,7 @@ class AttributeSurvey:
 
     def __init__(self, spec: AttributeSpec, num_nodes: int, scratch: Path, in_memory: int) -> None:
         self.spec = spec
-        self.distinct = DistinctWords(spec.width)
+        self.distinct = DistinctWords(spec.width, MAX_OUTCOMES)
         self.row_possible = spec.hoist
         self._first: NDArray[np.int64] | None = None
         self._constant = True

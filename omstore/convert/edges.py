@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from omstore.convert import attributes
 from omstore.convert.attribute_files import (
     AttributeColumn,
     attribute_specs,
@@ -24,12 +25,13 @@ from omstore.convert.attribute_files import (
     write_absent,
     write_attributes,
 )
-from omstore.convert.attributes import AttributeSpec, AttributeSurvey, DistinctWords, sorted_words
+from omstore.convert.attributes import AttributeSpec, AttributeSurvey, sorted_words
 from omstore.convert.edge_plan import EdgePlan, NodeCounts
 from omstore.convert.nodes import NodeTable
 from omstore.convert.resolve import EdgeStream
 from omstore.convert.rowsort import SortedEdges, row_sums_off, rows_agree, sort_rows, whole_rows
 from omstore.convert.scatter import Scatter
+from omstore.encode.distinct import DistinctWords
 from omstore.errors import BadDataError, DiskFullError
 from omstore.memory import format_bytes
 from omstore.publish.staging import Staging
@@ -206,7 +208,7 @@ class _EdgeBuild:
         """Deal the edges to regions; None when there are more than `MAX_OUTCOMES` combinations of coded
         attributes."""
         raw_width = sum(spec.width for spec in raw)
-        combinations = DistinctWords(sum(spec.width for spec in coded))
+        combinations = DistinctWords(sum(spec.width for spec in coded), attributes.MAX_OUTCOMES)
         edge_bytes = _SORT_BYTES + 24 * raw_width
         plan = EdgePlan(self.counted, self.num_joint_actions, edge_bytes, self.budget)
         node_type = np.dtype(np.uint32 if self.nodes.num_nodes <= 2**32 - 1 else np.uint64)
