@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from omstore.cli.convert import convert_command
+from omstore.cli.export import export_command
 from omstore.cli.output import report_error
 from omstore.cli.peek import peek_command
 from omstore.cli.stats import stats_command
@@ -64,6 +65,7 @@ for _command in (
     convert_command,
     stats_command,
     verify_command,
+    export_command,
     versions_command,
     gc_command,
     rollback_command,
