@@ -17,6 +17,7 @@ __all__ = [
     "ModelError",
     "ModelImportError",
     "OmstoreError",
+    "ProofError",
     "PublishError",
     "SchemaVersionError",
     "StoreError",
@@ -110,6 +111,10 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 class CorruptStoreError(StoreError, OSError):
     """A file of the store is missing, truncated, foreign or changed."""
+
+
+class ProofError(StoreError, ArithmeticError):
+    """Rows that were encoded aren't those of their source; nothing is published."""
 
 
 class SchemaVersionError(StoreError, ValueError):

@@ -9,6 +9,7 @@ from typing import Any
 from omstore.errors import SchemaVersionError
 from omstore.rows.compressed import CsrCompressedRows
 from omstore.rows.csr import CsrRows
+from omstore.rows.dictionary import DictionaryRows
 from omstore.rows.encoding import DrawnEdges, Edges, GraphSize, Probabilities, RowChunk, RowEncoding
 from omstore.rows.write import CsrCompressedWriter, CsrWriter, RowWriter, row_writer
 
@@ -17,6 +18,7 @@ __all__ = [
     "CsrCompressedWriter",
     "CsrRows",
     "CsrWriter",
+    "DictionaryRows",
     "DrawnEdges",
     "Edges",
     "GraphSize",
@@ -53,6 +55,8 @@ def open_rows(folder: Path, description: Mapping[str, Any], size: GraphSize) -> 
         return CsrRows.open(folder, description, size)
     if encoding == CsrCompressedRows.name:
         return CsrCompressedRows(folder, description, size)
+    if encoding == DictionaryRows.name:
+        return DictionaryRows.open(folder, description, size)
     raise SchemaVersionError(
         f"{folder}: this omstore doesn't read the row encoding {encoding!r}",
         "Install the omstore that wrote it (tool_version in manifest.json) or a newer one.",

@@ -84,7 +84,7 @@ class PatternTable:
             np.zeros(1, np.uint64) if list_offsets is None else list_offsets, np.uint64
         )
         self.list_code = as_input(_none(np.uint32) if list_code is None else list_code, np.uint32)
-        nodes = next_node_dtype(num_nodes + 1)  # one more: N stands for no node
+        nodes = next_node_dtype(num_nodes)  # N, which stands for no node, fits as well
         self.node_at = as_input(_none(nodes) if node_at is None else node_at, nodes)
         self._searched: tuple[Any, tuple[int, NDArray[np.float64], NDArray[np.uint32]]] | None = None
         self._longest: int | None = None
@@ -128,7 +128,7 @@ class PatternTable:
         """
         folder = Path(folder)
         coded = num_outcomes > 1
-        nodes = next_node_dtype(num_nodes + 1)
+        nodes = next_node_dtype(num_nodes)
         node_at = map_hot(folder / "node_at", dtype=nodes, item_shape=()) if placed else None
         positions = num_nodes if node_at is None else len(node_at)
         return cls(

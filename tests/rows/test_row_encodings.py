@@ -374,8 +374,8 @@ def test_files_of_another_graph_are_refused(staging: Staging, encoding: str) -> 
             open_rows(staging.path, description, wrong)
     with pytest.raises(CorruptStoreError):
         open_rows(staging.path, {**description, "outdegree": 2}, size)
-    with pytest.raises(SchemaVersionError, match="'dictionary'"):
-        open_rows(staging.path, {"encoding": "dictionary"}, size)
+    with pytest.raises(SchemaVersionError, match="'coo'"):
+        open_rows(staging.path, {"encoding": "coo"}, size)
 
 
 @pytest.mark.parametrize("with_offsets", [False, True])

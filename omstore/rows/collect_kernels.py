@@ -1,0 +1,499 @@
+"""The compiled part of collecting patterns: every row is compared in full with a pattern already stored, or
+stored as a new one.
+
+A row is looked up twice: by a key of a few of its edges in a cache of patterns seen lately, which may hold
+anything, and where that fails by a hash of the whole row. Hashes only find candidates: what makes two rows
+the same pattern is that all of their edges are equal.
+
+Hashes and keys are kept in int64: numba turns a sum of int64 and uint64 into a float.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from omstore.compiled import inner_kernel, kernel
+
+__all__ = [
+    "BAD_NODE",
+    "DONE",
+    "GROW_BLOCKS",
+    "GROW_CODES",
+    "GROW_DELTAS",
+    "GROW_LISTS",
+    "GROW_PATTERNS",
+    "NUM_BLOCKS",
+    "NUM_CODES",
+    "NUM_COUNTS",
+    "NUM_DELTAS",
+    "NUM_FINISHED",
+    "NUM_KEPT",
+    "NUM_LISTS",
+    "NUM_PATTERNS",
+    "collect_rows",
+    "copy_lists",
+    "merge_blocks",
+    "merge_lists",
+    "merge_patterns",
+    "refill",
+    "renumber",
+]
+
+DONE = 0
+GROW_PATTERNS = 1
+GROW_DELTAS = 2
+GROW_LISTS = 3
+GROW_CODES = 4
+GROW_BLOCKS = 5
+BAD_NODE = 6
+
+NUM_PATTERNS = 0
+NUM_DELTAS = 1
+NUM_LISTS = 2
+NUM_CODES = 3
+NUM_BLOCKS = 4
+NUM_FINISHED = 5
+"""Nodes finished in this call."""
+NUM_KEPT = 6
+"""Rows of the node at hand that were kept."""
+NUM_COUNTS = 7
+
+_NO_PATTERN = 0xFFFFFFFF
+_NO_BLOCK = 0xFFFFFFFF
+
+
+@inner_kernel
+def _mix(key: Any, value: Any) -> Any:
+    """One step of a multiplicative hash of int64 values; the constants are those of splitmix64."""
+    key = (key ^ value) * np.int64(-7046029254386353131)  # 0x9E3779B97F4A7C15
+    return key ^ ((key >> 29) & np.int64(0x7FFFFFFFF))
+
+
+@inner_kernel
+def _finish(key: Any) -> Any:
+    """Spread a hash over its low bits; never negative."""
+    key = (key ^ ((key >> 31) & np.int64(0x1FFFFFFFF))) * np.int64(-4658895280553007687)
+    return (key ^ ((key >> 32) & np.int64(0xFFFFFFFF))) & np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+@inner_kernel
+def _offset(next_node: Any, edge: Any, position: Any, placed: Any, base: Any) -> Any:
+    """Position of an edge's next node - position of its node."""
+    node = np.int64(next_node[edge])
+    if placed:
+        node = np.int64(position[node])
+    return node - base
+
+
+@inner_kernel
+def _same_codes(outcome: Any, start: Any, list_code: Any, begin: Any, count: Any) -> Any:
+    differs = False
+    for k in range(count):
+        differs |= outcome[start + k] != list_code[begin + k]
+    return not differs
+
+
+@inner_kernel
+def _same_deltas(
+    next_node: Any, start: Any, count: Any, position: Any, placed: Any, base: Any, delta: Any, begin: Any
+) -> Any:
+    differs = False
+    if placed:
+        for k in range(count):
+            differs |= np.int64(position[next_node[start + k]]) - base != np.int64(delta[begin + k])
+    else:
+        for k in range(count):
+            differs |= np.int64(next_node[start + k]) - base != np.int64(delta[begin + k])
+    return not differs
+
+
+@kernel
+def collect_rows(
+    first_row: int,
+    resume: int,
+    num_joint_actions: int,
+    num_nodes: int,
+    sums: Any,
+    next_node: Any,
+    outcome: Any,
+    coded: bool,
+    keep: Any,
+    position: Any,
+    placed: bool,
+    counts: Any,
+    current: Any,
+    cache: Any,
+    pattern_offsets: Any,
+    delta: Any,
+    pattern_list: Any,
+    pattern_hash: Any,
+    pattern_first: Any,
+    pattern_slots: Any,
+    list_offsets: Any,
+    list_code: Any,
+    list_hash: Any,
+    list_first: Any,
+    list_slots: Any,
+    block_pattern: Any,
+    block_hash: Any,
+    block_first: Any,
+    block_slots: Any,
+    out_block: Any,
+) -> tuple[int, int]:
+    """Find or store the pattern of every row of a chunk from row `resume` of it on, and the blocks of nodes.
+
+    Returns a status and the row of the chunk where it stopped: with `GROW_...`, an array is full; grow it and
+    call again from there. `current` holds the patterns of the node at hand, across chunks; `keep` says
+    which rows count (all, where it is empty); `counts` are the numbers of everything stored.
+    """
+    cache_mask = np.int64(cache.size - 1)
+    slots_mask = np.int64(pattern_slots.size - 1)
+    for i in range(resume, sums.size - 1):
+        row = first_row + i
+        node = row // num_joint_actions
+        action = row - node * num_joint_actions
+        if action == 0:
+            counts[NUM_KEPT] = 0
+        start = sums[i]
+        count = sums[i + 1] - start
+        if keep.size and keep[i] == 0:
+            current[action] = _NO_PATTERN
+        else:
+            highest = np.int64(0)
+            for k in range(count):
+                other = np.int64(next_node[start + k])
+                # A node of 2^63 or more is negative here.
+                highest = max(highest, other if other >= 0 else np.int64(num_nodes))
+            if highest >= num_nodes or node >= num_nodes:
+                return BAD_NODE, i
+            base = np.int64(position[node]) if placed else node
+            key = _mix(np.int64(count), np.int64(count))
+            if count:
+                last = start + count - 1
+                middle = start + count // 2
+                key = _mix(key, _offset(next_node, start, position, placed, base))
+                if count > 1:
+                    key = _mix(key, _offset(next_node, last, position, placed, base))
+                    key = _mix(key, _offset(next_node, middle, position, placed, base))
+                if coded:
+                    codes = np.int64(outcome[start])
+                    codes = (codes << 12) ^ np.int64(outcome[last])
+                    codes = (codes << 12) ^ np.int64(outcome[middle])
+                    codes = (codes << 12) ^ np.int64(outcome[start + count // 4])
+                    key = _mix(key, codes)
+                    codes = np.int64(outcome[start + (3 * count) // 4])
+                    codes = (codes << 12) ^ np.int64(outcome[start + count // 8])
+                    key = _mix(key, codes)
+            slot = _finish(key) & cache_mask
+            found = np.int64(cache[slot]) - 1
+            if found >= 0:
+                begin = pattern_offsets[found]
+                same = pattern_offsets[found + 1] - begin == count
+                if same and coded:
+                    same = _same_codes(outcome, start, list_code, list_offsets[pattern_list[found]], count)
+                if same:
+                    same = _same_deltas(next_node, start, count, position, placed, base, delta, begin)
+                if not same:
+                    found = np.int64(-1)
+            if found < 0:
+                number = np.int64(0)
+                key = np.int64(0)
+                if coded:
+                    key = _mix(np.int64(1), np.int64(count))
+                    for k in range(count):
+                        key = _mix(key, np.int64(outcome[start + k]))
+                    key = _finish(key)
+                    at = key & np.int64(list_slots.size - 1)
+                    number = np.int64(-1)
+                    while list_slots[at]:
+                        other = np.int64(list_slots[at]) - 1
+                        begin = list_offsets[other]
+                        if (
+                            list_hash[other] == key
+                            and list_offsets[other + 1] - begin == count
+                            and _same_codes(outcome, start, list_code, begin, count)
+                        ):
+                            number = other
+                            break
+                        at = (at + 1) & np.int64(list_slots.size - 1)
+                    if number < 0:
+                        number = counts[NUM_LISTS]
+                        if number + 2 > list_offsets.size:
+                            return GROW_LISTS, i
+                        begin = counts[NUM_CODES]
+                        if begin + count > list_code.size:
+                            return GROW_CODES, i
+                        for k in range(count):
+                            list_code[begin + k] = outcome[start + k]
+                        list_offsets[number + 1] = begin + count
+                        list_hash[number] = key
+                        list_first[number] = row
+                        list_slots[at] = number + 1
+                        counts[NUM_LISTS] = number + 1
+                        counts[NUM_CODES] = begin + count
+                key = _mix(key, np.int64(count))
+                for k in range(count):
+                    key = _mix(key, _offset(next_node, start + k, position, placed, base))
+                key = _finish(key)
+                at = key & slots_mask
+                while pattern_slots[at]:
+                    other = np.int64(pattern_slots[at]) - 1
+                    begin = pattern_offsets[other]
+                    if (
+                        pattern_hash[other] == key
+                        and pattern_offsets[other + 1] - begin == count
+                        and (not coded or pattern_list[other] == number)
+                        and _same_deltas(next_node, start, count, position, placed, base, delta, begin)
+                    ):
+                        found = other
+                        break
+                    at = (at + 1) & slots_mask
+                if found < 0:
+                    found = counts[NUM_PATTERNS]
+                    if found + 2 > pattern_offsets.size:
+                        return GROW_PATTERNS, i
+                    begin = counts[NUM_DELTAS]
+                    if begin + count > delta.size:
+                        return GROW_DELTAS, i
+                    for k in range(count):
+                        delta[begin + k] = _offset(next_node, start + k, position, placed, base)
+                    pattern_offsets[found + 1] = begin + count
+                    pattern_list[found] = number
+                    pattern_hash[found] = key
+                    pattern_first[found] = row
+                    pattern_slots[at] = found + 1
+                    counts[NUM_PATTERNS] = found + 1
+                    counts[NUM_DELTAS] = begin + count
+                cache[slot] = found + 1
+            current[action] = found
+            counts[NUM_KEPT] += 1
+        if action == num_joint_actions - 1:
+            if counts[NUM_KEPT] == 0:
+                out_block[counts[NUM_FINISHED]] = _NO_BLOCK
+            else:
+                block = _find_block(
+                    current, node, counts, block_pattern, block_hash, block_first, block_slots
+                )
+                if block < 0:
+                    if not (keep.size and keep[i] == 0):
+                        counts[NUM_KEPT] -= 1  # this row comes again
+                    return GROW_BLOCKS, i
+                out_block[counts[NUM_FINISHED]] = block
+            counts[NUM_FINISHED] += 1
+    return DONE, -1
+
+
+@inner_kernel
+def _find_block(
+    current: Any,
+    node: Any,
+    counts: Any,
+    block_pattern: Any,
+    block_hash: Any,
+    block_first: Any,
+    block_slots: Any,
+) -> Any:
+    """Find or store a block of patterns; -1 where there is no room."""
+    key = np.int64(2)
+    for a in range(current.size):
+        key = _mix(key, np.int64(current[a]))
+    key = _finish(key)
+    mask = np.int64(block_slots.size - 1)
+    at = key & mask
+    while block_slots[at]:
+        other = np.int64(block_slots[at]) - 1
+        if block_hash[other] == key:
+            same = True
+            for a in range(current.size):
+                same &= block_pattern[other, a] == current[a]
+            if same:
+                block_first[other] = min(block_first[other], node)
+                return other
+        at = (at + 1) & mask
+    number = counts[NUM_BLOCKS]
+    if number >= len(block_pattern):
+        return np.int64(-1)
+    for a in range(current.size):
+        block_pattern[number, a] = current[a]
+    block_hash[number] = key
+    block_first[number] = node
+    block_slots[at] = number + 1
+    counts[NUM_BLOCKS] = number + 1
+    return number
+
+
+@kernel
+def refill(hashes: Any, slots: Any) -> None:
+    """Put everything stored so far, known by its hash, into a larger table of empty slots."""
+    mask = np.int64(slots.size - 1)
+    for number in range(hashes.size):
+        at = hashes[number] & mask
+        while slots[at]:
+            at = (at + 1) & mask
+        slots[at] = number + 1
+
+
+@kernel
+def merge_lists(
+    other_offsets: Any,
+    other_code: Any,
+    other_hash: Any,
+    other_first: Any,
+    resume: int,
+    counts: Any,
+    list_offsets: Any,
+    list_code: Any,
+    list_hash: Any,
+    list_first: Any,
+    list_slots: Any,
+    out: Any,
+) -> tuple[int, int]:
+    """Find or store another collector's lists; `out` says which list here each of them is."""
+    mask = np.int64(list_slots.size - 1)
+    for number in range(resume, out.size):
+        start = other_offsets[number]
+        count = other_offsets[number + 1] - start
+        key = other_hash[number]
+        at = key & mask
+        found = np.int64(-1)
+        while list_slots[at]:
+            own = np.int64(list_slots[at]) - 1
+            begin = list_offsets[own]
+            if (
+                list_hash[own] == key
+                and list_offsets[own + 1] - begin == count
+                and _same_codes(other_code, start, list_code, begin, count)
+            ):
+                found = own
+                break
+            at = (at + 1) & mask
+        if found < 0:
+            found = counts[NUM_LISTS]
+            if found + 2 > list_offsets.size:
+                return GROW_LISTS, number
+            begin = counts[NUM_CODES]
+            if begin + count > list_code.size:
+                return GROW_CODES, number
+            for k in range(count):
+                list_code[begin + k] = other_code[start + k]
+            list_offsets[found + 1] = begin + count
+            list_hash[found] = key
+            list_first[found] = other_first[number]
+            list_slots[at] = found + 1
+            counts[NUM_LISTS] = found + 1
+            counts[NUM_CODES] = begin + count
+        list_first[found] = min(list_first[found], other_first[number])
+        out[number] = found
+    return DONE, -1
+
+
+@kernel
+def merge_patterns(
+    other_offsets: Any,
+    other_delta: Any,
+    other_list: Any,
+    other_hash: Any,
+    other_first: Any,
+    list_map: Any,
+    coded: bool,
+    resume: int,
+    counts: Any,
+    pattern_offsets: Any,
+    delta: Any,
+    pattern_list: Any,
+    pattern_hash: Any,
+    pattern_first: Any,
+    pattern_slots: Any,
+    out: Any,
+) -> tuple[int, int]:
+    """Find or store another collector's patterns, its lists being merged; `out` says which each is here."""
+    mask = np.int64(pattern_slots.size - 1)
+    for pattern in range(resume, out.size):
+        start = other_offsets[pattern]
+        count = other_offsets[pattern + 1] - start
+        key = other_hash[pattern]
+        number = np.int64(list_map[other_list[pattern]]) if coded else np.int64(0)
+        at = key & mask
+        found = np.int64(-1)
+        while pattern_slots[at]:
+            own = np.int64(pattern_slots[at]) - 1
+            begin = pattern_offsets[own]
+            if (
+                pattern_hash[own] == key
+                and pattern_offsets[own + 1] - begin == count
+                and (not coded or pattern_list[own] == number)
+            ):
+                differs = False
+                for k in range(count):
+                    differs |= other_delta[start + k] != delta[begin + k]
+                if not differs:
+                    found = own
+                    break
+            at = (at + 1) & mask
+        if found < 0:
+            found = counts[NUM_PATTERNS]
+            if found + 2 > pattern_offsets.size:
+                return GROW_PATTERNS, pattern
+            begin = counts[NUM_DELTAS]
+            if begin + count > delta.size:
+                return GROW_DELTAS, pattern
+            for k in range(count):
+                delta[begin + k] = other_delta[start + k]
+            pattern_offsets[found + 1] = begin + count
+            pattern_list[found] = number
+            pattern_hash[found] = key
+            pattern_first[found] = other_first[pattern]
+            pattern_slots[at] = found + 1
+            counts[NUM_PATTERNS] = found + 1
+            counts[NUM_DELTAS] = begin + count
+        pattern_first[found] = min(pattern_first[found], other_first[pattern])
+        out[pattern] = found
+    return DONE, -1
+
+
+@kernel
+def merge_blocks(
+    other_pattern: Any,
+    other_first: Any,
+    pattern_map: Any,
+    resume: int,
+    counts: Any,
+    current: Any,
+    block_pattern: Any,
+    block_hash: Any,
+    block_first: Any,
+    block_slots: Any,
+    out: Any,
+) -> tuple[int, int]:
+    """Find or store another collector's blocks, its patterns being merged; `out` says which each is here."""
+    for number in range(resume, out.size):
+        for a in range(current.size):
+            pattern = other_pattern[number, a]
+            current[a] = _NO_PATTERN if pattern == _NO_PATTERN else pattern_map[pattern]
+        found = _find_block(
+            current, other_first[number], counts, block_pattern, block_hash, block_first, block_slots
+        )
+        if found < 0:
+            return GROW_BLOCKS, number
+        out[number] = found
+    return DONE, -1
+
+
+@kernel
+def copy_lists(offsets: Any, values: Any, order: Any, out: Any) -> None:
+    """Copy ragged items in another order, one behind the other."""
+    at = 0
+    for i in range(order.size):
+        for k in range(offsets[order[i]], offsets[order[i] + 1]):
+            out[at] = values[k]
+            at += 1
+
+
+@kernel
+def renumber(numbers: Any, new: Any, nothing: int, shift: int, out: Any) -> None:
+    """Replace numbers by ``new[number] + shift``; and `_NO_PATTERN`, which is none, by `nothing`."""
+    for i in range(numbers.size):
+        number = np.int64(numbers[i])
+        out[i] = nothing if number == _NO_PATTERN else np.int64(new[number]) + shift
