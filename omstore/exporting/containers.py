@@ -218,7 +218,8 @@ def _tar_head(name: str, size: int) -> bytes:
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 
-_ZIP64 = 0xFFFFFFFF
+_ZIP64 = 0xFFFFFFFF  # from here on a number stands in a 64-bit field,
+_ELSEWHERE = 0xFFFFFFFF  # and this where it would have stood
 _LONG_AGO = 0x21  # 1980-01-01, the first day zip knows: files made twice are the same
 
 
@@ -245,7 +246,7 @@ class ZipContainer(Container):
     def _fields(stream: Stream, long: bool, extra: bytes) -> bytes:
         """Make what the local and the central header have in common."""
         name = stream.name.encode()
-        size = _ZIP64 if stream.size >= _ZIP64 else stream.size
+        size = _short(stream.size)
         flags = 0 if stream.name.isascii() else 1 << 11
         version = 45 if long else 20
         return struct.pack(
@@ -260,14 +261,14 @@ class ZipContainer(Container):
         directory = b"".join(entries)
         count, start, end = len(entries), self._body, self._body + len(directory)
         tail = b""
-        if start >= _ZIP64 or count >= 0xFFFF:
+        if max(start, len(directory)) >= _ZIP64 or count >= 0xFFFF:
             tail = b"PK\6\6" + struct.pack(
                 "<QHHIIQQQQ", 44, 45, 45, 0, 0, count, count, len(directory), start
             )
             tail += b"PK\6\7" + struct.pack("<IQI", 0, end, 1)
         short = min(count, 0xFFFF)
         tail += b"PK\5\6" + struct.pack(
-            "<HHHHIIH", 0, 0, short, short, min(len(directory), _ZIP64), min(start, _ZIP64), 0
+            "<HHHHIIH", 0, 0, short, short, _short(len(directory)), _short(start), 0
         )
         return directory + tail
 
@@ -277,5 +278,9 @@ class ZipContainer(Container):
         extra = struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
         fields = self._fields(stream, bool(numbers), extra)
         made_by = struct.pack("<H", 0x031E)  # Unix, version 3.0: the attributes below are Unix's
-        rest = struct.pack("<HHHII", 0, 0, 0, 0o100644 << 16, min(position, _ZIP64))
+        rest = struct.pack("<HHHII", 0, 0, 0, 0o100644 << 16, _short(position))
         return b"PK\1\2" + made_by + fields + rest + stream.name.encode() + extra
+
+
+def _short(number: int) -> int:
+    return _ELSEWHERE if number >= _ZIP64 else number

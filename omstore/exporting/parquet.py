@@ -170,14 +170,19 @@ def _write_table(
     with path.open("xb") as file:
         writer = None
         synced = 0
-        for table in tables:
-            if writer is None:
-                schema = table.schema.with_metadata(about)
-                writer = parquet.ParquetWriter(file, schema, compression="zstd", compression_level=3)
-            writer.write_table(table.cast(writer.schema), row_group_size=table.num_rows or None)
-            file.flush()
-            # Written back as it grows: a job whose memory limit counts page cache can drop these pages then.
-            durable._sync_range(file.fileno(), synced, file.tell() - synced, durable._SYNC_WRITE)
-            synced = file.tell()
-        assert writer is not None  # there is one table at least
-        writer.close()
+        try:
+            for table in tables:
+                if writer is None:
+                    schema = table.schema.with_metadata(about)
+                    writer = parquet.ParquetWriter(file, schema, compression="zstd", compression_level=3)
+                writer.write_table(table.cast(writer.schema), row_group_size=table.num_rows or None)
+                file.flush()
+                # Written back as it grows: a job whose limit counts page cache can drop these pages then.
+                durable._sync_range(file.fileno(), synced, file.tell() - synced, durable._SYNC_WRITE)
+                synced = file.tell()
+            assert writer is not None  # there is one table at least
+            writer.close()
+        except BaseException:
+            if writer is not None:
+                writer.is_open = False  # else it would be closed, and written to, when it is deleted
+            raise
