@@ -15,7 +15,7 @@ COMMANDS = list(omstore_command.commands.values())
 
 
 def test_these_are_the_commands():
-    names = ["peek", "convert", "stats", "verify", "versions", "gc", "rollback"]
+    names = ["peek", "convert", "stats", "verify", "export", "versions", "gc", "rollback"]
     assert [command.name for command in COMMANDS] == names
 
 
@@ -43,7 +43,7 @@ def test_every_option_is_explained_with_its_default(command):
         assert parameter.help[0].isupper()
         assert parameter.help.endswith("."), parameter.name
         assert max(parameter.opts, key=len) in shown
-        if not parameter.is_flag:
+        if not parameter.is_flag and not parameter.required:
             assert parameter.show_default or parameter.default is not None, parameter.name
     assert {"json", "quiet", "debug"} <= {parameter.name for parameter in command.params}
 
