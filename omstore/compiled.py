@@ -9,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["as_input", "inner_kernel", "kernel"]
+__all__ = ["as_input", "inlined_kernel", "inner_kernel", "kernel"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +40,22 @@ def inner_kernel(function: F) -> F:
         "error_model": "numpy",
         "no_cpython_wrapper": True,
         "no_cfunc_wrapper": True,
+    }
+    return cast(F, cast(Any, numba.njit)(**options)(function))
+
+
+def inlined_kernel(function: F) -> F:
+    """Compile a function into each place of the same file that calls it.
+
+    For small functions in hot loops: a call passes seven values for every array, which can take longer than
+    the work. Each call adds to the time that its kernel takes to compile.
+    """
+    options: dict[str, Any] = {
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+        "forceinline": True,
     }
     return cast(F, cast(Any, numba.njit)(**options)(function))
 
