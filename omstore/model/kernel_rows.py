@@ -34,7 +34,8 @@ MAX_OUTCOMES = 1 << 16
 """More distinct probabilities than this aren't coded: an edge's is multiplied anew."""
 
 _MAX_COMBINATIONS = 1 << 24
-_BLOCK_NODES = 1 << 12
+_BLOCK_NODES = 32
+_COUNTED = 1 << 15
 _KEEP_FLAGS = 1 << 25
 _MAX_ROW = 1 << 24
 _MAX_TAIL = 1 << 22
@@ -269,34 +270,57 @@ class KernelRows:
             if self._firsts is None:
                 num_nodes = self.size.num_nodes
                 flags = np.zeros(num_nodes, np.uint8) if num_nodes <= _KEEP_FLAGS else None
-                firsts = [0]
-                for first in range(0, num_nodes, _BLOCK_NODES):
-                    last = min(first + _BLOCK_NODES, num_nodes)
+                sums = np.zeros(-(-num_nodes // _BLOCK_NODES) + 1, np.int64)
+                for first in range(0, num_nodes, _COUNTED):
+                    last = min(first + _COUNTED, num_nodes)
                     frozen = self.absorbing(first, last)
                     if flags is not None:
                         flags[first:last] = frozen
-                    firsts.append(firsts[-1] + int(self.count_nodes(first, frozen).sum()))
+                    counts = self.count_nodes(np.arange(first, last), frozen)
+                    block = first // _BLOCK_NODES
+                    parts = np.add.reduceat(counts, np.arange(0, len(counts), _BLOCK_NODES))
+                    sums[block + 1 : block + 1 + len(parts)] = parts
                 self._flags = flags
-                self._firsts = np.array(firsts, np.int64)
+                self._firsts = np.cumsum(sums)
             return self._firsts
 
-    def count_nodes(self, first: int, frozen: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Return the edges of consecutive nodes from `first` on, given which of them are absorbing."""
-        counts = np.empty(len(frozen), np.int64)
-        movers = np.array([-1 if part.mover is None else part.mover for part in self.parts], np.int64)
-        actions = np.array(self.model.num_actions, np.int64)
-        if kernels.count_nodes(self._world, movers, actions, first, as_input(frozen, np.uint8), counts):
+    def count_nodes(self, nodes: NDArray[np.int64], frozen: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the edges of nodes, (B,) -> (B,), given which of them are absorbing."""
+        counts = np.empty(len(nodes), np.int64)
+        status = kernels.count_nodes(
+            self._world, *self._movers, as_input(nodes, np.int64), as_input(frozen, np.uint8), counts
+        )
+        if status != kernels.OK:
             raise _bad_numbering()
         return counts
 
-    def first_edge(self, row: int) -> int:
-        """Return the number of a row's first edge."""
-        node, action = divmod(row, self.size.num_joint_actions)
-        block = node // _BLOCK_NODES
-        edge = int(self._block_firsts()[block])
-        first = block * _BLOCK_NODES
-        edge += int(self.count_nodes(first, self.absorbing(first, node)).sum())
-        return edge + int(self.bounds(np.arange(row - action, row))[0][-1])
+    @cached_property
+    def _movers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        movers = np.array([-1 if part.mover is None else part.mover for part in self.parts], np.int64)
+        return as_input(movers, np.int64), as_input(np.array(self.model.num_actions), np.int64)
+
+    def first_edges(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers of the first edges of rows that exist, (B,) -> (B,); fastest for sorted rows."""
+        sums = self._block_firsts()
+        blocks, block_of = np.unique(rows // self.size.num_joint_actions // _BLOCK_NODES, return_inverse=True)
+        nodes = np.minimum(blocks[:, None] * _BLOCK_NODES + np.arange(_BLOCK_NODES), self.size.num_nodes - 1)
+        if self._flags is not None:
+            frozen = self._flags[nodes]
+        else:
+            frozen = self._answers.absorbing(self.numbering.states(nodes.reshape(-1))).view(np.uint8)
+        numbers = np.empty(len(rows), np.int64)
+        status = kernels.number_rows(
+            self._world,
+            *self._movers,
+            as_input(rows, np.int64),
+            as_input(block_of.reshape(-1), np.int64),
+            as_input(sums[blocks], np.int64),
+            as_input(frozen.reshape(nodes.shape), np.uint8),
+            numbers,
+        )
+        if status != kernels.OK:
+            raise _bad_numbering()
+        return numbers
 
     # ---- rows
 
@@ -356,7 +380,7 @@ class KernelRows:
         check_sweep(self.size, start_row, stop_row, chunk_rows)
         if start_row == stop_row:
             return
-        first_edge = self.first_edge(start_row)
+        first_edge = int(self.first_edges(np.array([start_row]))[0])
         next_node, second = self.buffers(0)
         for first in range(start_row, stop_row, chunk_rows):
             rows = np.arange(first, min(first + chunk_rows, stop_row))
@@ -379,8 +403,7 @@ class KernelRows:
         outcome, attributes = self.told(second[:count])
         numbers = None
         if edges:
-            firsts = np.array([self.first_edge(int(row)) for row in rows], np.int64)
-            numbers = np.repeat(firsts - sums[:-1], np.diff(sums)) + np.arange(sums[-1])
+            numbers = np.repeat(self.first_edges(rows) - sums[:-1], np.diff(sums)) + np.arange(sums[-1])
         return Edges(sums, next_node[:count].astype(np.int64), outcome, numbers, attributes)
 
     def sample(

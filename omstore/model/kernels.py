@@ -23,6 +23,7 @@ __all__ = [
     "count_rows",
     "draw_rows",
     "fill_rows",
+    "number_rows",
 ]
 
 RUN = 8
@@ -54,37 +55,107 @@ def _number_of(node: Any, num_numbers: Any, product: Any) -> Any:
     return number if 0 <= number < num_numbers else np.int64(-1)
 
 
-@kernel
-def count_nodes(world: Any, movers: Any, num_actions: Any, first_node: int, frozen: Any, counts: Any) -> int:
-    """Count the edges of consecutive nodes; a frozen (absorbing) node has one a row. Returns a status."""
+@inner_kernel
+def _count_node(
+    world: Any, movers: Any, num_actions: Any, node: Any, frozen: Any, num_numbers: Any, ranks: Any
+) -> Any:
+    """Count the edges of a node, without going through its joint actions; -1 for a bad number."""
     sizes, _, first_pair, pair_actions, _, _, offsets, _, _, _, _, product, _ = world
+    number = _number_of(node, num_numbers, product)
+    if number < 0:
+        return np.int64(-1)
+    _decode(number, sizes, ranks)
+    total = np.int64(1)
+    for agent in range(num_actions.size):
+        within = np.int64(0)
+        for action in range(num_actions[agent]):
+            outcomes = np.int64(1)
+            if frozen == 0:
+                for component in range(sizes.size):
+                    if movers[component] == agent:
+                        pair = first_pair[component] + ranks[component] * pair_actions[component] + action
+                        outcomes *= offsets[pair + 1] - offsets[pair]
+            within += outcomes
+        total *= within
+    if frozen == 0:
+        for component in range(sizes.size):
+            if movers[component] < 0:
+                pair = first_pair[component] + ranks[component]
+                total *= offsets[pair + 1] - offsets[pair]
+    return total
+
+
+@kernel
+def count_nodes(world: Any, movers: Any, num_actions: Any, nodes: Any, frozen: Any, counts: Any) -> int:
+    """Count the edges of nodes that exist; a frozen (absorbing) node has one a row. Returns a status."""
+    sizes = world[0]
     ranks = np.zeros(sizes.size, np.int64)
     num_numbers = np.int64(1)
     for component in range(sizes.size):
         num_numbers *= sizes[component]
-    for i in range(frozen.size):
-        number = _number_of(first_node + i, num_numbers, product)
-        if number < 0:
+    for i in range(nodes.size):
+        counts[i] = _count_node(world, movers, num_actions, nodes[i], frozen[i], num_numbers, ranks)
+        if counts[i] < 0:
             return BAD_NUMBER
-        _decode(number, sizes, ranks)
-        total = np.int64(1)
-        for agent in range(num_actions.size):
-            within = np.int64(0)
-            for action in range(num_actions[agent]):
-                outcomes = np.int64(1)
-                if frozen[i] == 0:
-                    for component in range(sizes.size):
-                        if movers[component] == agent:
-                            pair = first_pair[component] + ranks[component] * pair_actions[component] + action
-                            outcomes *= offsets[pair + 1] - offsets[pair]
-                within += outcomes
-            total *= within
-        if frozen[i] == 0:
+    return OK
+
+
+@kernel
+def number_rows(
+    world: Any,
+    movers: Any,
+    num_actions: Any,
+    rows: Any,
+    block_of: Any,
+    firsts: Any,
+    frozen: Any,
+    numbers: Any,
+) -> int:
+    """Number the first edges of rows that exist, given those of the blocks of nodes that the rows lie in.
+
+    Row i is in block ``block_of[i]`` of those given, whose first edge is ``firsts[block_of[i]]``, and whose
+    nodes' flags are ``frozen[block_of[i]]``; ``frozen.shape[1]`` nodes make a block. Returns a status.
+    """
+    sizes, _, first_pair, pair_actions, actions_of, _, offsets, _, _, _, _, _, _ = world
+    num_joint_actions = actions_of.shape[0]
+    block_nodes = frozen.shape[1]
+    ranks = np.zeros(sizes.size, np.int64)
+    num_numbers = np.int64(1)
+    for component in range(sizes.size):
+        num_numbers *= sizes[component]
+    counted = np.int64(-1)  # node up to which `edge` is counted, within the block of the row before
+    edge = np.int64(0)
+    block = np.int64(-1)
+    for i in range(rows.size):
+        node = rows[i] // num_joint_actions
+        action = rows[i] - node * num_joint_actions
+        begin = node - node % block_nodes
+        if block_of[i] != block or node < counted:
+            block = block_of[i]
+            edge = firsts[block]
+            counted = begin
+        while counted < node:
+            count = _count_node(
+                world, movers, num_actions, counted, frozen[block, counted - begin], num_numbers, ranks
+            )
+            if count < 0:
+                return BAD_NUMBER
+            edge += count
+            counted += 1
+        if frozen[block, node - begin]:
+            numbers[i] = edge + action
+            continue
+        if _count_node(world, movers, num_actions, node, 0, num_numbers, ranks) < 0:  # decodes the node
+            return BAD_NUMBER
+        before = np.int64(0)
+        for other in range(action):
+            outdegree = np.int64(1)
             for component in range(sizes.size):
-                if movers[component] < 0:
-                    pair = first_pair[component] + ranks[component]
-                    total *= offsets[pair + 1] - offsets[pair]
-        counts[i] = total
+                pair = first_pair[component] + ranks[component] * pair_actions[component]
+                pair += actions_of[other, component]
+                outdegree *= offsets[pair + 1] - offsets[pair]
+            before += outdegree
+        numbers[i] = edge + before
     return OK
 
 
@@ -221,7 +292,7 @@ def fill_rows(
         num_numbers *= sizes[component]
     decoded = np.int64(-1)
     prefix = np.int64(-1)
-    count = np.int64(0)
+    count: Any = np.int64(0)
     for i in range(rows.size):
         node = rows[i] // num_joint_actions
         action = rows[i] - node * num_joint_actions
