@@ -9,6 +9,7 @@ import click
 
 from omstore.cli.command import Session, command, max_ram_option
 from omstore.cli.output import bar, columns, percent, short_number, table
+from omstore.cli.row_facts import attribute_levels, row_facts
 
 if TYPE_CHECKING:
     from omstore.inspect.coverage import Coverage
@@ -33,7 +34,8 @@ def stats_command(session: Session, export: Path, version: str | None, max_ram: 
 
     Bytes by part and by edge, compression against the pickles, a histogram of outdegrees, legal shares by
     agent and action, probabilities and rewards, absorbing and unreachable nodes, how much of the graph the
-    replay has seen, and what the store was made from. Reads all rows once, front to back, in bounded memory.
+    replay has seen, and what the store was made from. Reads all rows once, front to back, in bounded memory;
+    of a graph with more than 2 billion edges a random part, and says so.
     """
     from omstore.inspect.exports import require_export
     from omstore.inspect.summary import stats
@@ -50,6 +52,8 @@ def _write(export: Path, report: StatsReport) -> None:
     columns(_sizes(report))
     _parts(report)
     if report.edges is not None:
+        if report.edges.estimated:
+            _estimate(report, report.edges)
         _outdegrees(report.edges)
         _actions(report)
         _numbers(report.edges)
@@ -71,11 +75,12 @@ def _counts(report: StatsReport) -> list[tuple[str, str]]:
     lines = [("agents", ", ".join(report.agents))]
     if counts.num_nodes:
         legal = report.edges.legal_rows if report.edges is not None else 0
+        about = "about " if report.edges is not None and report.edges.estimated else ""
         each = " x ".join(map(str, report.num_actions))
         lines += [
             ("nodes", f"{counts.num_nodes:,}"),
             ("joint actions", f"{counts.num_joint_actions:,} ({each})"),
-            ("rows", f"{counts.num_rows:,}, {percent(legal / counts.num_rows)} legal"),
+            ("rows", f"{counts.num_rows:,}, {about}{percent(legal / counts.num_rows)} legal"),
             ("edges", f"{counts.num_edges:,}"),
         ]
     state = f"{report.state_width} components of {report.state_bits} bit{'s' * (report.state_bits > 1)}"
@@ -83,8 +88,8 @@ def _counts(report: StatsReport) -> list[tuple[str, str]]:
     if report.encoding:
         reason = f" ({report.encoding_reason})" if report.encoding_reason else ""
         lines.append(("row encoding", f"{report.encoding}{reason}"))
-        levels = ", ".join(f"{name} by {level}" for name, level in report.attributes.items())
-        lines.append(("attributes", levels))
+        lines += row_facts(report.rows, report.agents)
+        lines.append(("attributes", attribute_levels(report.attributes, report.attribute_values)))
     return lines
 
 
@@ -114,6 +119,13 @@ def _parts(report: StatsReport) -> None:
     if report.counts.num_edges:
         rows.append(("the graph", format_bytes(graph), f"{graph / report.counts.num_edges:.4f}"))
     table(("part", "size", "bytes an edge"), rows)
+
+
+def _estimate(report: StatsReport, edges: EdgeSummary) -> None:
+    click.echo(
+        f"\nWhat follows is estimated from {edges.nodes_read:,} of {report.counts.num_nodes:,} nodes, at random "
+        f"({edges.edges_read:,} of {report.counts.num_edges:,} edges): the graph is too large to read all of it."
+    )
 
 
 def _outdegrees(edges: EdgeSummary) -> None:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from omstore.compiled import as_input, kernel
 from omstore.inspect.bits import new_bits
+from omstore.inspect.node_ranges import NodeRanges
 from omstore.memory import DEFAULT_BUDGET
 from omstore.progress import Progress, silent
-from omstore.read import Graph
+from omstore.read import Graph, SweepChunk
 
 __all__ = [
     "ActionShare",
@@ -51,7 +52,10 @@ def _count_rows(
     legal: Any,
     entered: Any,
 ) -> None:
-    """Add the rows of a chunk to the counters; a node may begin in one chunk and end in the next."""
+    """Add the rows of a chunk to the counters; a node may begin in one chunk and end in the next.
+
+    `entered` is empty where it isn't asked for.
+    """
     agents = reward.shape[1]
     for row in range(offsets.size - 1):
         number = first_row + row
@@ -86,7 +90,8 @@ def _count_rows(
                 counters[_SELF] += 1
             else:
                 counters[_NODE_LEAVES] = 1
-                entered[target >> 3] |= np.uint8(1 << (target & 7))
+                if entered.size:
+                    entered[target >> 3] |= np.uint8(1 << (target & 7))
             p = probability[edge]
             total += p
             floats[_P_MIN] = min(floats[_P_MIN], p)
@@ -161,10 +166,17 @@ class ActionShare:
 
 @dataclass(frozen=True)
 class EdgeSummary:
-    """What a pass over all rows found.
+    """What a pass over the rows found; or over a sample of them, where the graph is too large.
+
+    Of a sample, numbers of rows and nodes are those found times the nodes there are for each that was read;
+    shares and means are the sample's, and so are smallest and largest values.
 
     Attributes
     ----------
+    estimated : bool
+        Whether it was a sample.
+    nodes_read, edges_read : int
+        Nodes all of whose rows were read, and their edges.
     legal_rows : int
         Rows with at least one successor.
     max_outdegree : int
@@ -185,6 +197,9 @@ class EdgeSummary:
         Nodes without any legal row.
     """
 
+    estimated: bool
+    nodes_read: int
+    edges_read: int
     legal_rows: int
     max_outdegree: int
     mean_outdegree: float
@@ -208,13 +223,19 @@ def chunk_rows(graph: Graph, max_ram: int = DEFAULT_BUDGET) -> int:
 
 
 def sweep_edges(
-    graph: Graph, *, max_ram: int = DEFAULT_BUDGET, progress: Progress | None = None
-) -> tuple[EdgeSummary, NDArray[np.uint8]]:
-    """Go once through all rows of a graph, sequentially.
+    graph: Graph,
+    nodes: NodeRanges,
+    *,
+    max_ram: int = DEFAULT_BUDGET,
+    progress: Progress | None = None,
+) -> tuple[EdgeSummary, NDArray[np.uint8] | None]:
+    """Go once through the rows of a graph, sequentially, or of ranges of its nodes.
 
     Parameters
     ----------
     graph : Graph
+    nodes : NodeRanges
+        Whose rows are read, from `omstore.inspect.node_ranges.ranges_to_read`.
     max_ram : int
         Bytes of anonymous memory; one chunk of rows, 8 bytes for each joint action, and a bit for each node
         (in a file where it doesn't fit).
@@ -223,78 +244,94 @@ def sweep_edges(
     Returns
     -------
     summary : EdgeSummary
-    entered : (ceil(N / 8),) uint8
-        One bit a node: whether an edge from another node leads to it.
+    entered : (ceil(N / 8),) uint8, or None
+        One bit a node: whether an edge from another node leads to it. None where not all rows were read.
 
     Raises
     ------
     CorruptStoreError
         If a file is damaged where it was read.
     """
-    agents = len(graph.agents)
-    counters = np.zeros(9, np.int64)
-    counters[_NODE] = -1
-    floats = np.zeros(4)
-    floats[_P_MIN], floats[_P_MAX] = math.inf, -math.inf
-    rewards = np.zeros((6, agents))
-    rewards[_R_MIN], rewards[_R_MAX] = math.inf, -math.inf
-    outdegree = np.zeros(_EXACT + 64, np.int64)
-    legal = np.zeros(graph.num_joint_actions, np.int64)
-    entered = new_bits(graph.num_nodes, max_ram // 8)
-    with (progress or silent()).task("reading rows", graph.num_edges, "edges") as task:
-        for chunk in graph.sweep(chunk_rows(graph, max_ram)):
-            found = chunk.successors
-            _count_rows(
-                chunk.first_row,
-                graph.num_joint_actions,
-                as_input(found.offsets, np.int64),
-                as_input(found.next_node, np.int64),
-                as_input(found.probability, np.float64),
-                as_input(found.reward, np.float64),
-                as_input(found.done.view(np.uint8), np.uint8),
-                counters,
-                floats,
-                rewards,
-                outdegree,
-                legal,
-                entered,
-            )
-            task.update(len(found.next_node))
-    counters[_DEAD_ENDS] += counters[_NODE_LEGAL] == 0  # the last node has none after it
-    counters[_ABSORBING] += counters[_NODE_LEGAL] > 0 and counters[_NODE_LEAVES] == 0
-    return _summary(graph, counters, floats, rewards, outdegree, legal), entered
+    tally = _Tally(graph, new_bits(graph.num_nodes if nodes.whole else 0, max_ram // 8))
+    expected = graph.num_edges * nodes.num_nodes // max(1, graph.num_nodes)
+    with (progress or silent()).task("reading rows", expected, "edges") as task:
+        for chunk in nodes.sweep(graph, chunk_rows(graph, max_ram)):
+            tally.add(chunk)
+            task.update(len(chunk.successors.next_node))
+    return tally.summary(nodes), tally.entered if nodes.whole else None
 
 
-def _summary(
-    graph: Graph,
-    counters: NDArray[np.int64],
-    floats: NDArray[np.float64],
-    rewards: NDArray[np.float64],
-    outdegree: NDArray[np.int64],
-    legal: NDArray[np.int64],
-) -> EdgeSummary:
-    edges, legal_rows = graph.num_edges, int(counters[_LEGAL_ROWS])
-    share = 1 / edges if edges else 0.0
-    return EdgeSummary(
-        legal_rows=legal_rows,
-        max_outdegree=int(counters[_MAX_DEGREE]),
-        mean_outdegree=edges / legal_rows if legal_rows else 0.0,
-        outdegree=_bins(outdegree, int(counters[_MAX_DEGREE])),
-        actions=_action_shares(graph, legal),
-        probability=NumberSummary(
-            float(floats[_P_MIN]) if edges else None,
-            float(floats[_P_MAX]) if edges else None,
-            float(floats[_P_SUM] / edges) if edges else None,
-        ),
-        row_error=float(floats[_ROW_ERROR]),
-        rewards=tuple(
-            _reward(agent, rewards[:, i], edges, legal_rows) for i, agent in enumerate(graph.agents)
-        ),
-        done_share=float(counters[_DONE] * share),
-        self_share=float(counters[_SELF] * share),
-        absorbing=int(counters[_ABSORBING]),
-        dead_ends=int(counters[_DEAD_ENDS]),
-    )
+class _Tally:
+    """Counters of everything that a pass counts."""
+
+    def __init__(self, graph: Graph, entered: NDArray[np.uint8]) -> None:
+        self.graph = graph
+        self.entered = entered
+        self.counters = np.zeros(9, np.int64)
+        self.counters[_NODE] = -1
+        self.floats = np.zeros(4)
+        self.floats[_P_MIN], self.floats[_P_MAX] = math.inf, -math.inf
+        self.rewards = np.zeros((6, len(graph.agents)))
+        self.rewards[_R_MIN], self.rewards[_R_MAX] = math.inf, -math.inf
+        self.outdegree = np.zeros(_EXACT + 64, np.int64)
+        self.legal = np.zeros(graph.num_joint_actions, np.int64)
+        self.edges = 0
+
+    def add(self, chunk: SweepChunk) -> None:
+        """Count the rows of a chunk."""
+        found = chunk.successors
+        _count_rows(
+            chunk.first_row,
+            self.graph.num_joint_actions,
+            as_input(found.offsets, np.int64),
+            as_input(found.next_node, np.int64),
+            as_input(found.probability, np.float64),
+            as_input(found.reward, np.float64),
+            as_input(found.done.view(np.uint8), np.uint8),
+            self.counters,
+            self.floats,
+            self.rewards,
+            self.outdegree,
+            self.legal,
+            self.entered,
+        )
+        self.edges += len(found.next_node)
+
+    def summary(self, nodes: NodeRanges) -> EdgeSummary:
+        """Sum up; nothing can be added afterwards."""
+        graph, counters, floats, edges = self.graph, self.counters, self.floats, self.edges
+        counters[_DEAD_ENDS] += counters[_NODE_LEGAL] == 0  # the last node has none after it
+        counters[_ABSORBING] += counters[_NODE_LEGAL] > 0 and counters[_NODE_LEAVES] == 0
+        legal_rows = int(counters[_LEGAL_ROWS])
+        share = 1 / edges if edges else 0.0
+
+        def scaled(count: int) -> int:
+            return round(count * graph.num_nodes / nodes.num_nodes) if not nodes.whole else count
+
+        bins = _bins(self.outdegree, int(counters[_MAX_DEGREE]))
+        return EdgeSummary(
+            estimated=not nodes.whole,
+            nodes_read=nodes.num_nodes,
+            edges_read=edges,
+            legal_rows=scaled(legal_rows),
+            max_outdegree=int(counters[_MAX_DEGREE]),
+            mean_outdegree=edges / legal_rows if legal_rows else 0.0,
+            outdegree=tuple(OutdegreeBin(entry.low, entry.high, scaled(entry.rows)) for entry in bins),
+            actions=_action_shares(graph, self.legal, nodes.num_nodes),
+            probability=NumberSummary(
+                float(floats[_P_MIN]) if edges else None,
+                float(floats[_P_MAX]) if edges else None,
+                float(floats[_P_SUM] / edges) if edges else None,
+            ),
+            row_error=float(floats[_ROW_ERROR]),
+            rewards=tuple(
+                _reward(agent, self.rewards[:, i], edges, legal_rows) for i, agent in enumerate(graph.agents)
+            ),
+            done_share=float(counters[_DONE] * share),
+            self_share=float(counters[_SELF] * share),
+            absorbing=scaled(int(counters[_ABSORBING])),
+            dead_ends=scaled(int(counters[_DEAD_ENDS])),
+        )
 
 
 def _reward(agent: str, sums: NDArray[np.float64], edges: int, legal_rows: int) -> RewardSummary:
@@ -325,12 +362,12 @@ def _bins(counts: NDArray[np.int64], largest: int, most: int = 24) -> tuple[Outd
     return tuple(bins)
 
 
-def _action_shares(graph: Graph, legal: NDArray[np.int64]) -> tuple[ActionShare, ...]:
+def _action_shares(graph: Graph, legal: NDArray[np.int64], nodes_read: int) -> tuple[ActionShare, ...]:
     by_agent = legal.reshape(graph.num_actions)
     shares = []
     for i, (agent, count) in enumerate(zip(graph.agents, graph.num_actions, strict=True)):
         others = tuple(axis for axis in range(len(graph.agents)) if axis != i)
-        rows_each = graph.num_rows // count
+        rows_each = nodes_read * graph.num_joint_actions // count
         for action, rows in enumerate(by_agent.sum(axis=others).tolist()):
             shares.append(ActionShare(agent, action, rows / rows_each if rows_each else 0.0))
     return tuple(shares)

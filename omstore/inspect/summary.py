@@ -17,6 +17,7 @@ from omstore.format.manifest import MANIFEST_NAME, Counts, Manifest, Source
 from omstore.inspect.bits import first_where
 from omstore.inspect.coverage import Coverage, sweep_replay
 from omstore.inspect.edges import EdgeSummary, sweep_edges
+from omstore.inspect.node_ranges import ranges_to_read
 from omstore.inspect.plain import plain
 from omstore.memory import DEFAULT_BUDGET
 from omstore.progress import Progress
@@ -80,8 +81,12 @@ class StatsReport:
         Components of a state, and bits each is stored in.
     encoding, encoding_reason : str
         Row encoding, and why it was chosen; empty without a graph.
+    rows : mapping
+        What the manifest says of the rows: patterns, components, what was proven.
     attributes : mapping of str to str
         Level of each attribute.
+    attribute_values : mapping of str to int
+        Distinct values, of attributes that nodes hold as codes.
     parts : tuple of Part
         Arrays, largest first.
     store_bytes, source_bytes : int
@@ -91,7 +96,7 @@ class StatsReport:
     coverage : Coverage or None
         None without a graph or a replay.
     unreachable : Unreachable or None
-        None without a graph.
+        None without a graph, and where not all of its rows were read.
     sources : tuple of Source
     options : mapping
         That it was converted with.
@@ -113,7 +118,9 @@ class StatsReport:
     state_bits: int
     encoding: str
     encoding_reason: str
+    rows: Mapping[str, Any]
     attributes: Mapping[str, str]
+    attribute_values: Mapping[str, int]
     parts: tuple[Part, ...]
     store_bytes: int
     source_bytes: int
@@ -160,6 +167,9 @@ def stats(
 ) -> StatsReport:
     """Look a version of a store through.
 
+    Of a graph with more than 2e9 edges a random part is read (`omstore.inspect.node_ranges`), and what is
+    said of its edges is estimated from that; `counts` are always exact.
+
     Parameters
     ----------
     path : Path
@@ -182,19 +192,26 @@ def stats(
         manifest, graph, replay = store.manifest, store.graph, store.replay
         edges = coverage = unreachable = None
         if graph is not None:
-            edges, entered = sweep_edges(graph, max_ram=max_ram, progress=progress)
+            edges, entered = sweep_edges(graph, ranges_to_read(graph), max_ram=max_ram, progress=progress)
             if replay is not None:
                 coverage, seen = sweep_replay(
                     graph, replay, edges.legal_rows, max_ram=max_ram, progress=progress
                 )
-                np.bitwise_or(entered, seen, out=entered)
-            unreachable = _unreachable(graph, entered)
+                if entered is not None:
+                    np.bitwise_or(entered, seen, out=entered)
+            if entered is not None:
+                unreachable = _unreachable(graph, entered)
         return _report(store, manifest, edges, coverage, unreachable, begin)
 
 
 def _unreachable(graph: Graph, reached: NDArray[np.uint8]) -> Unreachable:
     first, count = first_where(reached, graph.num_nodes, value=0, most=5)
     return Unreachable(count, count / graph.num_nodes, tuple(first))
+
+
+def _distinct_values(graph: Graph | None) -> dict[str, int]:
+    attributes = {} if graph is None else graph.attributes
+    return {name: len(found.values) for name, found in attributes.items() if found.codes is not None}
 
 
 def _report(
@@ -217,7 +234,9 @@ def _report(
         state_bits=manifest.state.component_bits,
         encoding=str(manifest.rows.get("encoding", "")),
         encoding_reason=str(manifest.rows.get("reason", "")),
+        rows={name: value for name, value in manifest.rows.items() if name not in ("encoding", "reason")},
         attributes={name: str(entry.get("level", "")) for name, entry in manifest.attributes.items()},
+        attribute_values=_distinct_values(store.graph),
         parts=parts_of(manifest.files, manifest.counts.num_edges),
         store_bytes=written.st_size + sum(digest.size for digest in manifest.files.values()),
         source_bytes=sum(source.size for source in manifest.sources),
