@@ -1,4 +1,4 @@
-"""Where attributes are while edges are sorted, and the arrays they end up in."""
+"""Where attributes are while edges are sorted, and what they are when they have been."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from numpy.typing import NDArray
 from omstore.convert.attributes import AttributeSpec, AttributeSurvey
 from omstore.convert.resolve import EdgeStream
 from omstore.convert.rowsort import SortedEdges
-from omstore.publish.staging import Staging
+from omstore.read.arrays import AnyArray
+from omstore.read.attributes import Attribute
 
 __all__ = [
     "AttributeColumn",
+    "absent_attributes",
     "attribute_specs",
+    "node_attributes",
     "positions",
     "row_or_edge_appender",
-    "write_absent",
-    "write_attributes",
 ]
-
-_STEP = 1 << 18
 
 
 def attribute_specs(stream: EdgeStream) -> list[AttributeSpec]:
@@ -86,15 +85,15 @@ def row_or_edge_appender(
     return append
 
 
-def write_attributes(
-    staging: Staging,
+def node_attributes(
     specs: Iterable[AttributeSpec],
     levels: Mapping[str, str],
     surveys: Mapping[str, AttributeSurvey],
     kept: list[AttributeSpec],
     table: NDArray[np.int64],
-) -> dict[str, dict[str, Any]]:
-    """Write the attributes of all levels but the row and the edge; return ``manifest.attributes``.
+    arrays: Callable[[str], AnyArray],
+) -> list[Attribute]:
+    """Put together the attributes that the export's edges have, each at its level.
 
     Parameters
     ----------
@@ -102,39 +101,35 @@ def write_attributes(
         Those at level ``outcome``, in the order of the table's columns.
     table : (K, C) int64
         Words of the distinct outcomes.
+    arrays : callable
+        Opens an attribute that was written beside the rows, by its name.
     """
-    described = {}
+    found = []
     at = {name: start for _, start, name in positions(kept)}
     for spec in specs:
         name, level = spec.name, levels[spec.name]
-        path = f"outcomes/{name}"
+        values: AnyArray
         if level == "graph":
-            staging.write_hot(path, spec.values(surveys[name].constant()))
+            values = spec.values(surveys[name].constant())
         elif level == "outcome":
-            staging.write_hot(path, spec.values(table[:, at[name] : at[name] + spec.width]))
+            values = spec.values(table[:, at[name] : at[name] + spec.width])
         elif level in ("next_node", "node"):
-            path = f"nodes/attributes/{name}"
-            words = surveys[name].node_words()
-            writer = staging.hot(path, spec.dtype, spec.item_shape)
-            for first in range(0, len(words), _STEP):
-                writer.append(spec.values(words[first : first + _STEP]))
-            writer.close()
+            values = spec.values(surveys[name].node_words())
         else:
-            path = f"rows/attributes/{name}"
-        described[name] = _description(spec, level, path)
-    return described
+            values = arrays(name)
+        found.append(Attribute(name, level, values))
+    return found
 
 
-def write_absent(staging: Staging, stream: EdgeStream) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Write what an export without probabilities, rewards or done flags means: 1, 0 and false.
+def absent_attributes(stream: EdgeStream) -> tuple[list[Attribute], list[str]]:
+    """Give what an export without probabilities, rewards or done flags means: 1, 0 and false.
 
     Returns
     -------
-    attributes : dict
-        Entries for ``manifest.attributes``.
+    attributes : list of Attribute
     notes : list of str
     """
-    described, notes = {}, []
+    found, notes = [], []
     num_agents = len(stream.actions.num_actions)
     present = {spec.name for spec in attribute_specs(stream)}
     for spec, value in (
@@ -143,15 +138,9 @@ def write_absent(staging: Staging, stream: EdgeStream) -> tuple[dict[str, dict[s
         (AttributeSpec("done", np.dtype(np.uint8), 1, scalar=True, hoist=True), 0),
     ):
         if spec.name not in present:
-            path = f"outcomes/{spec.name}"
-            staging.write_hot(path, np.full((1, *spec.item_shape), value, spec.dtype))
-            described[spec.name] = _description(spec, "graph", path)
+            found.append(Attribute(spec.name, "graph", np.full((1, *spec.item_shape), value, spec.dtype)))
             notes.append(f"the edges have no {spec.name}: taken as {value}")
     reward = stream.mapping.reward
     if reward is not None and reward.width < num_agents:
         notes.append("the reward is one number: it is stored as every agent's")
-    return described, notes
-
-
-def _description(spec: AttributeSpec, level: str, path: str) -> dict[str, Any]:
-    return {"level": level, "path": path, "dtype": spec.dtype.name, "shape": list(spec.item_shape)}
+    return found, notes

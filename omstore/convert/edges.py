@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,11 @@ from numpy.typing import NDArray
 from omstore.convert import attributes
 from omstore.convert.attribute_files import (
     AttributeColumn,
+    absent_attributes,
     attribute_specs,
+    node_attributes,
     positions,
     row_or_edge_appender,
-    write_absent,
-    write_attributes,
 )
 from omstore.convert.attributes import AttributeSpec, AttributeSurvey, sorted_words
 from omstore.convert.edge_plan import EdgePlan, NodeCounts
@@ -33,34 +34,23 @@ from omstore.convert.rowsort import SortedEdges, row_sums_off, rows_agree, sort_
 from omstore.convert.scatter import Scatter
 from omstore.encode.distinct import DistinctWords
 from omstore.errors import BadDataError, DiskFullError
+from omstore.format.cold import ColdArray
+from omstore.format.hot import map_hot
 from omstore.memory import format_bytes
+from omstore.publish.scratch import ScratchArrays
 from omstore.publish.staging import Staging
-from omstore.rows import row_writer
+from omstore.read.arrays import AnyArray
+from omstore.read.attributes import Attribute
+from omstore.rows import CsrRows, GraphSize, row_writer
+from omstore.rows.encoding import next_node_dtype
 
-__all__ = ["EdgeResult", "RawSizes", "build_edges"]
+__all__ = ["EdgeResult", "build_edges"]
 
 Ticker = Callable[[int], object]
 
 _SORT_BYTES = 64
 """Bytes of anonymous memory an edge costs while a range is sorted: its record, unpacked columns, sorted
 columns."""
-
-
-@dataclass(frozen=True)
-class RawSizes:
-    """What the choice of a row encoding goes by.
-
-    Attributes
-    ----------
-    num_rows, num_edges, num_outcomes : int
-    csr_bytes : int
-        Of offsets, next nodes and outcome codes, uncompressed.
-    """
-
-    num_rows: int
-    num_edges: int
-    num_outcomes: int
-    csr_bytes: int
 
 
 @dataclass
@@ -70,38 +60,46 @@ class EdgeResult:
     Attributes
     ----------
     rows : dict
-        ``manifest.rows``.
-    attributes : dict
-        ``manifest.attributes``.
-    num_edges, num_outcomes, num_legal_rows : int
+        ``manifest.rows`` of the rows written.
+    size : GraphSize
+    attributes : list of Attribute
+        What the edges carry, to be written.
+    scratch : ScratchArrays
+        With the attributes at the level of rows and edges, and the rows where they are still to be encoded.
+    num_legal_rows : int
     notes : list of str
     """
 
     rows: dict[str, Any]
-    attributes: dict[str, dict[str, Any]]
-    num_edges: int
-    num_outcomes: int
+    size: GraphSize
+    attributes: list[Attribute]
+    scratch: ScratchArrays
     num_legal_rows: int = 0
     notes: list[str] = field(default_factory=list)
+
+    def staged_rows(self) -> CsrRows:
+        """Open the rows in scratch."""
+        return CsrRows.open(self.scratch.path, self.rows, self.size)
 
 
 def build_edges(
     stream: EdgeStream,
     nodes: NodeTable,
     staging: Staging,
-    choose_encoding: Callable[[RawSizes], tuple[str, str]],
+    encoding: str | None,
     budget: int,
     tick: Ticker = lambda n: None,
 ) -> EdgeResult:
-    """Write ``rows/``, ``outcomes/`` and the attributes into staging.
+    """Sort the edges into rows.
 
     Parameters
     ----------
     stream : EdgeStream
     nodes : NodeTable
     staging : Staging
-    choose_encoding : callable
-        Says which row encoding to write, and why.
+    encoding : str or None
+        The row encoding to write into staging: ``csr`` or ``csr-compressed``. None: they are still to be
+        encoded, and go to scratch as csr.
     budget : int
         Bytes of anonymous memory to use.
     tick : callable
@@ -115,7 +113,7 @@ def build_edges(
     """
     if not stream.num_edges:
         raise BadDataError(f"{stream.mapping.edges.name}: the graph is empty, there are no edges")
-    return _EdgeBuild(stream, nodes, staging, budget, tick).run(choose_encoding)
+    return _EdgeBuild(stream, nodes, staging, budget, tick).run(encoding)
 
 
 class _EdgeBuild:
@@ -132,8 +130,9 @@ class _EdgeBuild:
         self.specs = {spec.name: spec for spec in attribute_specs(stream)}
         self.levels: dict[str, str] = {}
         self.counted = NodeCounts(nodes.num_nodes)
+        self.scratch = ScratchArrays(staging.scratch / "rows")
 
-    def run(self, choose_encoding: Callable[[RawSizes], tuple[str, str]]) -> EdgeResult:
+    def run(self, encoding: str | None) -> EdgeResult:
         self._check_disk()
         surveys = self._survey()
         row_tried = self._levels(surveys)
@@ -152,13 +151,13 @@ class _EdgeBuild:
             )
         scatter, plan, combinations = dealt
         try:
-            return self._write(choose_encoding, surveys, scatter, plan, combinations, coded, raw, row_tried)
+            return self._write(encoding, surveys, scatter, plan, combinations, coded, raw, row_tried)
         finally:
             scatter.close()
 
     def _check_disk(self) -> None:
         """Refuse at once what can't fit: a few agents too many make more rows than any disk has bytes."""
-        needed = self._sizes(1).csr_bytes
+        needed = self._csr_bytes()
         free = shutil.disk_usage(self.staging.scratch).free
         if needed > free:
             raise DiskFullError(
@@ -248,7 +247,7 @@ class _EdgeBuild:
 
     def _write(
         self,
-        choose_encoding: Callable[[RawSizes], tuple[str, str]],
+        encoding: str | None,
         surveys: Mapping[str, AttributeSurvey],
         scatter: Scatter,
         plan: EdgePlan,
@@ -268,10 +267,13 @@ class _EdgeBuild:
             kept, np.concatenate(picked, axis=1) if picked else np.empty((max(1, len(words)), 0), np.int64)
         )
         num_outcomes = max(1, len(table)) if kept else 1
-        result = EdgeResult({}, {}, self.stream.num_edges, num_outcomes)
-        encoding, why = choose_encoding(self._sizes(num_outcomes))
+        num_legal_rows = 0
         writer = row_writer(
-            encoding, self.staging, self.nodes.num_nodes, self.num_joint_actions, num_outcomes
+            encoding or "csr",
+            self.scratch if encoding is None else self.staging,
+            self.nodes.num_nodes,
+            self.num_joint_actions,
+            num_outcomes,
         )
         stored = self._attribute_writers(encoding, columns)
         probability = self._probability_source(surveys, columns, table, kept)
@@ -289,31 +291,32 @@ class _EdgeBuild:
             )
             del records, provisional, extra
             self._check_sums(edges, plan, region, probability)
-            result.num_legal_rows += int(np.count_nonzero(np.diff(edges.offsets)))
+            num_legal_rows += int(np.count_nonzero(np.diff(edges.offsets)))
             for part in whole_rows(edges):
                 writer.append(np.diff(part.offsets), part.next_node, part.code if num_outcomes > 1 else None)
                 for name, append in stored.items():
                     append(part, self._extra_slice(name, columns))
                 self.tick(len(part.next_node))
-        result.rows, size = writer.finish()
-        result.rows |= {"num_outcomes": num_outcomes, "reason": why}
+        rows, size = writer.finish()
         if size.num_edges != self.stream.num_edges:
             raise RuntimeError(f"{size.num_edges:,} edges were written of {self.stream.num_edges:,}")
-        result.attributes = write_attributes(
-            self.staging, self.specs.values(), self.levels, surveys, kept, table
+        self.scratch.close()
+        found = node_attributes(
+            self.specs.values(), self.levels, surveys, kept, table, partial(self._open_written, encoding)
         )
-        absent, result.notes = write_absent(self.staging, self.stream)
-        result.attributes |= absent
-        return result
+        absent, notes = absent_attributes(self.stream)
+        return EdgeResult(rows, size, found + absent, self.scratch, num_legal_rows, notes)
 
-    def _sizes(self, num_outcomes: int) -> RawSizes:
-        code_bytes = (
-            0 if num_outcomes == 1 else 1 if num_outcomes <= 256 else 2 if num_outcomes <= 65536 else 4
-        )
-        node_bytes = 4 if self.nodes.num_nodes <= 2**32 - 1 else 8
+    def _open_written(self, encoding: str | None, name: str) -> AnyArray:
+        """Open an attribute at the level of rows or edges."""
+        folder = self.scratch.path / "rows" / "attributes" / name
+        return ColdArray(folder) if encoding == "csr-compressed" else map_hot(folder)
+
+    def _csr_bytes(self) -> int:
+        """Bytes of the rows as csr, at least: with one outcome."""
         edges = self.stream.num_edges
         offsets = 0 if edges % self.num_rows == 0 else 8 * (self.num_rows + 1)
-        return RawSizes(self.num_rows, edges, num_outcomes, offsets + edges * (node_bytes + code_bytes))
+        return offsets + edges * next_node_dtype(self.nodes.num_nodes).itemsize
 
     def _functions_of_row(
         self,
@@ -371,12 +374,12 @@ class _EdgeBuild:
         return slice(at, at + self.specs[name].width)
 
     def _attribute_writers(
-        self, encoding: str, columns: Mapping[str, AttributeColumn]
+        self, encoding: str | None, columns: Mapping[str, AttributeColumn]
     ) -> dict[str, Callable[[SortedEdges, slice], None]]:
         writers = {}
         for name in self._stored(columns):
             spec = self.specs[name]
-            make = self.staging.hot if encoding == "csr" else self.staging.cold
+            make = self.scratch.cold if encoding == "csr-compressed" else self.scratch.hot
             writer = make(f"rows/attributes/{name}", spec.dtype, spec.item_shape)
             writers[name] = row_or_edge_appender(writer, spec, by_row=self.levels[name] == "row")
         return writers

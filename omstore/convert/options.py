@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from omstore.encode import check_encoding
 from omstore.errors import UsageError
 from omstore.legacy.mapping import MAP_FIELDS
 from omstore.memory import DEFAULT_BUDGET, format_bytes
 
 __all__ = ["ConvertOptions", "ConvertReport"]
-
-_ENCODINGS = ("auto", "csr", "csr-compressed")
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class ConvertOptions:
     max_ram : int
         Bytes of anonymous memory to use; what is written doesn't depend on it.
     rows : str
-        Row encoding: ``auto``, ``csr`` or ``csr-compressed``.
+        Row encoding: ``auto``, ``csr``, ``csr-compressed``, ``dictionary`` or ``factored``.
     map : mapping
         ``--map FIELD=NAME``: which legacy name plays a part (`omstore.legacy.mapping.MAP_FIELDS`).
     keep : tuple of str
@@ -49,10 +48,7 @@ class ConvertOptions:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.rows not in _ENCODINGS:
-            raise UsageError(
-                f"there is no row encoding {self.rows!r}", f"Choose one of: {', '.join(_ENCODINGS)}."
-            )
+        check_encoding(self.rows)
         for name in self.map:
             if name not in MAP_FIELDS:
                 raise UsageError(f"--map knows no field {name!r}", f"Choose one of: {', '.join(MAP_FIELDS)}.")
@@ -92,6 +88,11 @@ class ConvertReport:
     num_actions : list of int
     encoding, encoding_reason : str
         Row encoding, and why it was chosen.
+    forecasts : list of dict
+        What each row encoding was predicted to take; empty where csr or csr-compressed was asked for.
+    proof : dict
+        Rows and edges of the encoding that were compared with the sorted rows, and the largest difference of
+        a probability in ulp; empty where the sorted rows themselves were stored.
     attributes : dict of str to str
         Level of each attribute.
     source_bytes, store_bytes, scratch_bytes : int
@@ -120,6 +121,8 @@ class ConvertReport:
     num_actions: list[int] = field(default_factory=list)
     encoding: str = ""
     encoding_reason: str = ""
+    forecasts: list[dict[str, Any]] = field(default_factory=list)
+    proof: dict[str, Any] = field(default_factory=dict)
     attributes: dict[str, str] = field(default_factory=dict)
     source_bytes: int = 0
     store_bytes: int = 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from omstore.convert.actions import ActionSpace, ActionUse, find_action_space
-from omstore.convert.edges import EdgeResult, RawSizes, build_edges
+from omstore.convert.edges import EdgeResult, build_edges
 from omstore.convert.nodes import NodeTable, build_nodes, choose_codec
 from omstore.convert.options import ConvertOptions, ConvertReport
 from omstore.convert.records import RecordReader
@@ -23,20 +22,21 @@ from omstore.convert.replay import (
 )
 from omstore.convert.resolve import EdgeStream
 from omstore.convert.sources import LegacyFile, find_pickles, read_files
+from omstore.encode import RowsToEncode, encode_rows, write_attributes
 from omstore.errors import BadDataError, UsageError
+from omstore.format.hot import map_hot
 from omstore.format.manifest import Counts, Manifest
 from omstore.format.states import StateCodec
 from omstore.legacy.fields import Field, snake_case
 from omstore.legacy.mapping import GraphMapping, ReplayMapping, map_graph, map_replay
-from omstore.memory import PeakMemory, format_bytes
+from omstore.memory import PeakMemory
 from omstore.progress import Progress, silent
-from omstore.publish.staging import Staging, stage
+from omstore.publish.staging import Staging, stage, stage_dry
 
-__all__ = ["ExportMapping", "choose_rows", "convert", "map_export"]
+__all__ = ["ExportMapping", "convert", "map_export"]
 
-_CSR_LIMIT = 1 << 30
-"""Rows up to this many bytes are stored uncompressed by ``auto``: they are read several times faster, and
-the page cache of the smallest usual job still holds a good part of them."""
+_DIRECT = ("csr", "csr-compressed")
+"""Row encodings that the sorted rows are written in as they come, when they are asked for."""
 
 
 class ExportMapping:
@@ -164,16 +164,6 @@ def _states(
     return replay.observations[replay.focal][1].width, uses
 
 
-def choose_rows(options: ConvertOptions, sizes: RawSizes) -> tuple[str, str]:
-    """Choose the row encoding: the one asked for, or the uncompressed one while it is small."""
-    if options.rows != "auto":
-        return options.rows, "asked for"
-    size = format_bytes(sizes.csr_bytes)
-    if sizes.csr_bytes <= _CSR_LIMIT:
-        return "csr", f"{size} uncompressed, at most {format_bytes(_CSR_LIMIT)}"
-    return "csr-compressed", f"{size} uncompressed, more than {format_bytes(_CSR_LIMIT)}"
-
-
 def convert(
     export: Path, options: ConvertOptions | None = None, progress: Progress | None = None
 ) -> ConvertReport:
@@ -208,26 +198,12 @@ def convert(
     progress = progress or silent()
     export = Path(export)
     files = find_pickles(export)
-    with PeakMemory() as peak, _staging(export, options.dry_run) as staging:
+    stage_for = stage_dry if options.dry_run else stage
+    with PeakMemory() as peak, stage_for(export) as staging:
         report = _Conversion(export, options, progress, staging).run(files)
         report.peak_anonymous = peak.anonymous
     report.peak_anonymous = peak.anonymous
     return report
-
-
-@contextlib.contextmanager
-def _staging(export: Path, dry_run: bool) -> Iterator[Staging]:
-    """Stage beside the store; a dry run in a folder of its own, so that not even a lock file is left."""
-    if not dry_run:
-        with stage(export) as staging:
-            yield staging
-        return
-    parent: Path | None = export if os.access(export, os.W_OK) else None
-    with (
-        tempfile.TemporaryDirectory(prefix=".omstore-dry-run-", dir=parent) as folder,
-        stage(Path(folder)) as staging,
-    ):
-        yield staging
 
 
 class _Conversion:
@@ -237,6 +213,8 @@ class _Conversion:
         self.progress = progress
         self.staging = staging
         self.report = ConvertReport(dry_run=options.dry_run)
+        self.rows: dict[str, Any] = {}
+        self.attributes: dict[str, dict[str, Any]] = {}
         # what is left beside Python, numpy and the compiled kernels, with room for what overlaps
         self.budget = max(8 << 20, options.max_ram // 8)
 
@@ -294,24 +272,51 @@ class _Conversion:
             file.name,
             self.options.allow_nonfinite,
         )
+        rows = self.options.rows
+        direct = rows if rows in _DIRECT and not self.options.dry_run else None
         with self._timed("edges"), self.progress.task("sorting edges", 3 * stream.num_edges, "edges") as task:
-            edges = build_edges(
-                stream,
-                nodes,
-                self.staging,
-                lambda sizes: choose_rows(self.options, sizes),
-                self.budget,
-                task.update,
-            )
+            edges = build_edges(stream, nodes, self.staging, direct, self.budget, task.update)
         for note in edges.notes:
             self._note(f"{file.name}: {note}")
         file.close()
-        self.report.num_nodes, self.report.num_edges = nodes.num_nodes, edges.num_edges
+        self.report.num_nodes, self.report.num_edges = nodes.num_nodes, edges.size.num_edges
         self.report.num_legal_rows = edges.num_legal_rows
-        self.report.encoding = str(edges.rows["encoding"])
-        self.report.encoding_reason = str(edges.rows["reason"])
-        self.report.attributes = {name: str(a["level"]) for name, a in edges.attributes.items()}
+        with self._timed("rows"):
+            self._encode(nodes, edges, mapping, direct)
+        self.report.encoding = str(self.rows["encoding"])
+        self.report.encoding_reason = str(self.rows["reason"])
+        self.report.attributes = {name: str(a["level"]) for name, a in self.attributes.items()}
         return nodes, edges
+
+    def _encode(
+        self, nodes: NodeTable, edges: EdgeResult, mapping: ExportMapping, direct: str | None
+    ) -> None:
+        """Encode the sorted rows, or only describe them where they were written as they are asked for."""
+        if direct is not None:
+            self.rows = edges.rows | {"num_outcomes": edges.size.num_outcomes, "reason": "asked for"}
+            self.attributes = write_attributes(
+                self.staging, edges.attributes, cold=direct == "csr-compressed", staged=edges.scratch
+            )
+            return
+        encoded = encode_rows(
+            RowsToEncode(
+                edges.staged_rows(),
+                edges.attributes,
+                map_hot(self.staging.path / "nodes/state"),
+                nodes.codec,
+                mapping.actions.num_actions,
+                staged=edges.scratch,
+            ),
+            self.staging,
+            rows=self.options.rows,
+            budget=self.options.max_ram,
+            all_forecasts=self.options.dry_run,
+            progress=self.progress,
+        )
+        self.rows, self.attributes = encoded.rows, encoded.attributes
+        self.report.forecasts = [forecast.to_dict() for forecast in encoded.forecasts]
+        self.report.proof = dict(encoded.proof)
+        edges.scratch.remove()
 
     def _replay(
         self, files: Mapping[str, LegacyFile], mapping: ExportMapping, nodes: NodeTable | None
@@ -360,7 +365,7 @@ class _Conversion:
             num_nodes=num_nodes,
             num_joint_actions=num_joint_actions,
             num_rows=num_nodes * num_joint_actions,
-            num_edges=edges.num_edges if edges else 0,
+            num_edges=edges.size.num_edges if edges else 0,
             num_transitions=replay.num_transitions if replay else 0,
         )
         return Manifest(
@@ -368,8 +373,8 @@ class _Conversion:
             agents=mapping.agents,
             num_actions=mapping.actions.num_actions,
             state=mapping.codec,
-            rows=edges.rows if edges else {},
-            attributes=edges.attributes if edges else {},
+            rows=self.rows,
+            attributes=self.attributes,
             replay=replay.replay if replay else {},
             sources=tuple(files[part].source for part in sorted(files)),
             options=self.options.recorded(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from omstore.errors import CorruptStoreError, OmstoreError, PublishError, UsageError
 from omstore.format.cold import ColdWriter
 from omstore.format.durable import (
+    DigestFile,
     FileDigest,
     digest_file,
     disk_errors,
@@ -39,9 +41,11 @@ from omstore.publish.folders import (
 from omstore.publish.lock import WriterLock
 from omstore.publish.scratch import ScratchArrays
 
-__all__ = ["STEPS", "STORE_NAME", "Staging", "stage"]
+__all__ = ["STEPS", "STORE_NAME", "Staging", "stage", "stage_dry"]
 
 STORE_NAME = "store"
+
+_COPY_BYTES = 1 << 20
 
 STEPS = (
     "close",
@@ -147,6 +151,28 @@ class Staging:
             if path.is_relative_to(origin):
                 self._digests[target / path.relative_to(origin)] = digest
                 del scratch.files[path]
+
+    def copy_file(self, name: str, origin: Path, expected: FileDigest) -> None:
+        """Copy a file of another version to the same name in this one, hashing it on the way.
+
+        Raises
+        ------
+        CorruptStoreError
+            If it isn't what was published.
+        """
+        try:
+            with origin.open("rb") as source, DigestFile(self._array(name)) as copy:
+                while block := source.read(_COPY_BYTES):
+                    copy.write(block)
+                digest = copy.finish()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise CorruptStoreError(f"{origin} is missing") from error
+        if digest != expected:
+            raise CorruptStoreError(
+                f"{origin} has other contents than were published (sha256 differs)",
+                "`omstore verify` lists what is damaged; publish again, or `omstore rollback`.",
+            )
+        self._digests[self.path / name] = digest
 
     def discard(self, name: str) -> None:
         """Delete an array, or a folder of arrays, that was written and isn't wanted any more."""
@@ -326,6 +352,23 @@ def stage(export: Path) -> Iterator[Staging]:
             if translated is None:
                 raise
             raise translated from error
+
+
+@contextlib.contextmanager
+def stage_dry(export: Path) -> Iterator[Staging]:
+    """Stage in a folder of its own that goes afterwards, so that not even a lock file is left in the store.
+
+    Parameters
+    ----------
+    export : Path
+        The folder is made in it where it may be written, so that it is on the same disk.
+    """
+    parent: Path | None = export if os.access(export, os.W_OK) else None
+    with (
+        tempfile.TemporaryDirectory(prefix=".omstore-dry-run-", dir=parent) as folder,
+        stage(Path(folder)) as staging,
+    ):
+        yield staging
 
 
 def _translate_body_error(error: OSError, store: Path) -> OmstoreError | None:
