@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from omstore.cli.command import Session, command, max_ram_option
+from omstore.cli.forecasts import proof_line, rows_option, write_forecasts
 from omstore.cli.mapping_options import mapping_options
 from omstore.cli.output import columns, percent
 
@@ -40,13 +41,7 @@ def _parse_actions(
     ],
 )
 @click.argument("export", type=click.Path(path_type=Path))
-@click.option(
-    "--rows",
-    type=click.Choice(["auto", "csr", "csr-compressed"]),
-    default="auto",
-    help="Row encoding. csr: memory-mapped, fastest to read. csr-compressed: several times smaller, slower "
-    "at random. auto: csr up to 1 GiB, else csr-compressed.",
-)
+@rows_option
 @mapping_options
 @click.option(
     "--actions",
@@ -66,7 +61,7 @@ def _parse_actions(
     "--dry-run",
     is_flag=True,
     show_default=False,
-    help="Do all the work, report, and publish nothing.",
+    help="Do all the work, forecast every row encoding, report, and publish nothing.",
 )
 def convert_command(
     session: Session,
@@ -155,6 +150,7 @@ def _write(export: Path, report: ConvertReport, peak: PeakMemory, session: Sessi
             ("joint actions", f"{report.num_joint_actions:,} ({each}: {', '.join(report.agents)})"),
             ("edges", f"{report.num_edges:,} in {report.num_legal_rows:,} legal rows"),
             ("rows", f"{report.encoding} ({report.encoding_reason})"),
+            *proof_line(report.proof),
             ("attributes", ", ".join(f"{name} by {level}" for name, level in report.attributes.items())),
         ]
     if report.num_transitions:
@@ -174,6 +170,7 @@ def _write(export: Path, report: ConvertReport, peak: PeakMemory, session: Sessi
         ("time", _seconds(report.seconds)),
     ]
     columns(lines)
+    write_forecasts(report.forecasts, report.encoding, err=not report.dry_run, quiet=session.quiet)
     if report.version is not None and not session.quiet:
         click.echo(f"next: omstore stats {export}")
 

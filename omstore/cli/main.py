@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from omstore.cli.compact import compact_command
 from omstore.cli.convert import convert_command
 from omstore.cli.export import export_command
 from omstore.cli.output import report_error
@@ -65,6 +66,7 @@ for _command in (
     convert_command,
     stats_command,
     verify_command,
+    compact_command,
     export_command,
     versions_command,
     gc_command,

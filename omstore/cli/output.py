@@ -46,8 +46,10 @@ def columns(rows: Iterable[tuple[str, str]], indent: int = 2) -> None:
             click.echo(f"{' ' * (indent + width + 2)}{line}")
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 2) -> None:
-    """Write a table; the first column is text, the others are numbers and stand on the right."""
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 2, *, err: bool = False
+) -> None:
+    """Write a table, to stderr with `err`; the first column is text, the others are numbers on the right."""
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     for line in lines:
@@ -55,7 +57,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], indent: int = 2)
             cell.ljust(width) if i == 0 else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        click.echo((" " * indent + "  ".join(cells)).rstrip())
+        click.echo((" " * indent + "  ".join(cells)).rstrip(), err=err)
 
 
 def bar(share: float, width: int) -> str:

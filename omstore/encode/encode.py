@@ -210,7 +210,7 @@ class _Encoding:
         given = self.given
         movable = [a for a in given.attributes if a.level == "outcome" and a.name != "probability"]
         if given.hoist and movable:
-            with self._task("looking at rewards and flags", given.source.size.num_edges) as tick:
+            with self._task("looking at rewards and flags", None) as tick:
                 found = hoist(given.source, given.attributes, tick)
             self._take(found)
         self.attributes = tuple(code_by_node(attribute) for attribute in self.attributes)
