@@ -109,7 +109,14 @@ class Graph:
         Probability, reward, done and the kept fields, as stored.
     """
 
-    def __init__(self, arrays: VersionArrays, manifest: Manifest, origin: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        arrays: VersionArrays,
+        manifest: Manifest,
+        origin: tuple[Any, ...],
+        *,
+        allow_model_import: bool = False,
+    ) -> None:
         counts = manifest.counts
         self._origin = origin
         self.num_nodes = counts.num_nodes
@@ -128,7 +135,13 @@ class Graph:
         num_outcomes = manifest.rows.get("num_outcomes", 1)
         size = GraphSize(self.num_nodes, self.num_joint_actions, self.num_edges, num_outcomes)
         arrays.check("rows")
-        self._rows: RowEncoding = open_rows(arrays.folder, manifest.rows, size)
+        self._rows: RowEncoding
+        if manifest.rows.get("encoding") == "procedural":
+            from omstore.model.rows import open_procedural  # the only rows that need models
+
+            self._rows = open_procedural(arrays.folder, manifest.rows, size, allow_import=allow_model_import)
+        else:
+            self._rows = open_rows(arrays.folder, manifest.rows, size)
         self._packed = arrays.hot(
             "nodes/state", rows=self.num_nodes, dtype=np.uint8, item_shape=(self._codec.packed_bytes,)
         )
@@ -456,10 +469,10 @@ class Graph:
         return outcome
 
 
-def _reopen(path: str, version: str) -> Graph:
+def _reopen(path: str, version: str, allow_model_import: bool = False) -> Graph:
     """Open the graph of a store that was pickled."""
     from omstore.read.store import open_store
 
-    graph = open_store(path, version).graph
+    graph = open_store(path, version, allow_model_import=allow_model_import).graph
     assert graph is not None  # it was pickled from this immutable version
     return graph

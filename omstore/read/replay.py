@@ -205,11 +205,11 @@ class Replay:
         return taken
 
 
-def _reopen(path: str, version: str) -> Replay:
+def _reopen(path: str, version: str, allow_model_import: bool = False) -> Replay:
     """Open the replay of a store that was pickled."""
     from omstore.read.store import open_store
 
-    replay = open_store(path, version).replay
+    replay = open_store(path, version, allow_model_import=allow_model_import).replay
     if replay is None:
         raise CorruptStoreError(f"{path}: version {version} has no replay any more")
     return replay

@@ -33,15 +33,18 @@ class Store:
         Everything that is known about it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, allow_model_import: bool = False) -> None:
         self.path = folder
         self.version = folder.name
         self.manifest: Manifest = read_manifest(folder)
         arrays = VersionArrays(folder, self.manifest)
         counts = self.manifest.counts
-        origin = (str(folder.parent), self.version)
+        origin = (str(folder.parent), self.version, allow_model_import)
+        self._allow_model_import = allow_model_import
         self._closed = False
-        self._graph = Graph(arrays, self.manifest, origin) if counts.num_nodes else None
+        self._graph = None
+        if counts.num_nodes:
+            self._graph = Graph(arrays, self.manifest, origin, allow_model_import=allow_model_import)
         has_replay = bool(counts.num_transitions or self.manifest.replay)
         self._replay = Replay(arrays, self.manifest, origin) if has_replay else None
 
@@ -75,14 +78,16 @@ class Store:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return open_store, (str(self.path.parent), self.version)
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopen, (str(self.path.parent), self.version, self._allow_model_import)
 
     def __repr__(self) -> str:
         return f"<Store {self.path}: {self._graph}, {self._replay}>"
 
 
-def open_store(path: str | os.PathLike[str], version: str | int | None = None) -> Store:
+def open_store(
+    path: str | os.PathLike[str], version: str | int | None = None, *, allow_model_import: bool = False
+) -> Store:
     """Open a version of an export's store.
 
     Parameters
@@ -91,6 +96,9 @@ def open_store(path: str | os.PathLike[str], version: str | int | None = None) -
         The export's folder, such as ``exports/pursuit/3``; or its store's, or a version's.
     version : str or int, optional
         Such as ``"v000001"`` or 1; by default the live version.
+    allow_model_import : bool
+        Whether a store with procedural rows may import, and so execute, the model that it names. Stores with
+        other rows, and those of built-in models, never import anything.
 
     Raises
     ------
@@ -100,5 +108,12 @@ def open_store(path: str | os.PathLike[str], version: str | int | None = None) -
         Naming a file that is missing, truncated or foreign.
     SchemaVersionError
         If it was written by an omstore with another schema.
+    ModelImportError, ModelError
+        If its rows are answered by a model that must be imported and may not be, or can't be loaded.
     """
-    return Store(resolve(Path(path), version).absolute())
+    return Store(resolve(Path(path), version).absolute(), allow_model_import=allow_model_import)
+
+
+def _reopen(path: str, version: str, allow_model_import: bool) -> Store:
+    """Open a store that was pickled."""
+    return open_store(path, version, allow_model_import=allow_model_import)
