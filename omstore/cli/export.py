@@ -53,7 +53,7 @@ def export_command(
     from omstore.inspect.exports import require_export
 
     require_export(export, "export", needs="store")
-    session.interrupted_note = lambda: f"nothing was left at {out}"
+    session.interrupted_note = lambda: f"{out} is as it was"
     report = export_graph(
         export, out, to, version=version, force=force, max_ram=max_ram, progress=session.progress
     )
