@@ -9,13 +9,14 @@ import pytest
 
 from omstore.cli.main import omstore_command
 from omstore.convert import options
+from omstore.encode import ENCODINGS
 from omstore.legacy.mapping import MAP_FIELDS
 
 COMMANDS = list(omstore_command.commands.values())
 
 
 def test_these_are_the_commands():
-    names = ["peek", "convert", "stats", "verify", "export", "versions", "gc", "rollback"]
+    names = ["peek", "convert", "stats", "verify", "compact", "export", "versions", "gc", "rollback"]
     assert [command.name for command in COMMANDS] == names
 
 
@@ -59,7 +60,7 @@ def test_the_examples_parse(command):
 def test_choices_are_those_of_the_library():
     convert = omstore_command.commands["convert"]
     by_name = {parameter.name: parameter for parameter in convert.params}
-    assert tuple(by_name["rows"].type.choices) == options._ENCODINGS
+    assert tuple(by_name["rows"].type.choices) == ("auto", *ENCODINGS)
     for name in MAP_FIELDS:
         assert name in by_name["overrides"].help
     defaults = options.ConvertOptions()
@@ -79,4 +80,4 @@ def test_help_is_quick_because_nothing_heavy_is_loaded():
 
 
 def test_version_says_tool_and_schema(run):
-    assert run("--version").out == "omstore 0.1.0 (store schema 1)\n"
+    assert run("--version").out == "omstore 0.1.0 (store schema 2)\n"

@@ -137,7 +137,12 @@ def test_the_pursuit_world_with_slip(tmp_path):
         node_of = check_graph(store, truth)
         check_replay(store, truth, node_of)
         levels = {name: a.level for name, a in store.graph.attributes.items()}
-        assert levels == {"probability": "outcome", "reward": "outcome", "done": "next_node"}
+        # entering a caught state pays, staying there doesn't: sorted rows have it by outcome, encoded ones don't
+        assert levels == {"probability": "outcome", "reward": "next_node_unless_node", "done": "next_node"}
+    convert(tmp_path, ConvertOptions(rows="csr"))
+    with omstore.open(tmp_path) as store:
+        check_graph(store, truth)
+        assert store.graph.attribute("reward").level == "outcome"
 
 
 def test_both_encodings_hold_the_same_graph(tmp_path):

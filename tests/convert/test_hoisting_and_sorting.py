@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import omstore
-from omstore.convert import ConvertOptions, convert, pipeline
+from omstore.convert import ConvertOptions, convert
 from omstore.convert import attributes as attributes_module
 from omstore.convert import edges as edges_module
 from omstore.convert.keysort import key_of_integers, sort_by_key
 from omstore.convert.rowsort import sort_rows
+from omstore.encode import choose
 
 
 def write_graph(folder, states, edges):
@@ -227,7 +228,10 @@ def test_integer_keys_sort_as_integers(values):
 
 
 def test_auto_takes_the_compressed_rows_when_they_are_large(tmp_path, monkeypatch):
-    write_graph(tmp_path, states(20), random_edges(np.random.default_rng(0), 20, 2, "edge"))
+    write_graph(tmp_path, states(200), random_edges(np.random.default_rng(0), 200, 2, "edge"))
     assert convert(tmp_path).encoding == "csr"
-    monkeypatch.setattr(pipeline, "_CSR_LIMIT", 10)
+    as_asked = digest(tmp_path)
+    convert(tmp_path, ConvertOptions(rows="csr"))
+    assert digest(tmp_path) == as_asked
+    monkeypatch.setattr(choose, "CSR_LIMIT", 10)
     assert convert(tmp_path).encoding == "csr-compressed"
