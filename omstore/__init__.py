@@ -10,7 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from omstore.build import BuildOptions, BuildReport, GraphWriter, create
     from omstore.format.manifest import Manifest
+    from omstore.model import IndependentModel, Kernel, Outcomes, TransitionModel, load_model
     from omstore.read import (
         Attribute,
         Graph,
@@ -25,18 +27,36 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attribute",
+    "BuildOptions",
+    "BuildReport",
     "Graph",
+    "GraphWriter",
+    "IndependentModel",
+    "Kernel",
     "Manifest",
+    "Outcomes",
     "Replay",
     "Sample",
     "Store",
     "Successors",
     "SweepChunk",
+    "TransitionModel",
     "Transitions",
+    "create",
+    "load_model",
     "open",
 ]
 
-_ELSEWHERE = {"Manifest": ("omstore.format.manifest", "Manifest"), "open": ("omstore.read", "open_store")}
+_ELSEWHERE = {
+    "Manifest": ("omstore.format.manifest", "Manifest"),
+    "open": ("omstore.read", "open_store"),
+    # not the function `build`: importing the package of that name sets the attribute to itself
+    **{name: ("omstore.build", name) for name in ("BuildOptions", "BuildReport", "GraphWriter", "create")},
+    **{
+        name: ("omstore.model", name)
+        for name in ("IndependentModel", "Kernel", "Outcomes", "TransitionModel", "load_model")
+    },
+}
 
 
 def __getattr__(name: str) -> Any:

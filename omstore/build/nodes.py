@@ -80,7 +80,9 @@ def stage_nodes(
         If a state vector isn't made of whole numbers, or two states have the same.
     """
     codec = choose_model_codec(model, numbers)
-    numbering = _written_in_order(model, staging, codec, tick) if numbers is None else None
+    numbering: Numbering | None = None
+    if numbers is None:
+        numbering = _written_in_order(model, staging, codec, tick)
     if numbering is None:
         numbering = _sorted(model, staging, codec, budget, numbers, tick)
     packed = map_hot(staging.path / "nodes/state")

@@ -198,11 +198,16 @@ class Answers:
     def successors(self, states: NDArray[np.int64], joint_actions: NDArray[np.int64]) -> Outcomes:
         """Ask for rows, (B, C) and (B,), that are neither absorbing nor illegal; outcomes of probability 0
         are left out."""
+        components = len(self.space.sizes)
+        if not len(states):
+            return Outcomes(np.zeros(1, np.int64), np.empty((0, components), np.int64), np.empty(0))
         found = self.model.successors(states, joint_actions)
         if not isinstance(found, Outcomes):
             raise ModelError(f"{self._name}.successors gave {type(found).__name__}, not Outcomes")
         offsets = np.ascontiguousarray(found.offsets, np.int64)
         following = np.asarray(found.next_states)
+        if following.size == 0 and len(following) == 0:
+            following = np.empty((0, components), np.int64)
         probability = np.ascontiguousarray(found.probability, np.float64)
         count = len(following)
         if offsets.shape != (len(states) + 1,) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
@@ -210,10 +215,10 @@ class Answers:
                 f"{self._name}.successors gave offsets of shape {offsets.shape} for {len(states)} rows; "
                 f"{len(states) + 1} that begin at 0 and never fall were expected"
             )
-        if following.shape != (offsets[-1], len(self.space.sizes)) or following.dtype.kind not in "iu":
+        if following.shape != (offsets[-1], components) or following.dtype.kind not in "iu":
             raise ModelError(
                 f"{self._name}.successors gave {following.dtype} next states of shape {following.shape}, not "
-                f"integers of shape ({offsets[-1]}, {len(self.space.sizes)})"
+                f"integers of shape ({offsets[-1]}, {components})"
             )
         if probability.shape != (count,):
             raise ModelError(

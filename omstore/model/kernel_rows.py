@@ -144,7 +144,7 @@ class KernelRows:
         self._lock = threading.Lock()
         self._flags: NDArray[np.uint8] | None = None
         self._firsts: NDArray[np.int64] | None = None
-        edges = int(self._block_firsts()[-1]) if num_edges is None else num_edges
+        edges = self.count_edges() if num_edges is None else num_edges
         self.size = GraphSize(numbering.num_nodes, num_joint_actions, edges, max(1, len(self.probabilities)))
 
     def _outcomes(self) -> tuple[NDArray[np.float64], NDArray[np.int32] | None]:
@@ -283,6 +283,10 @@ class KernelRows:
                 self._flags = flags
                 self._firsts = np.cumsum(sums)
             return self._firsts
+
+    def count_edges(self) -> int:
+        """Return E, counted node by node."""
+        return int(self._block_firsts()[-1])
 
     def count_nodes(self, nodes: NDArray[np.int64], frozen: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return the edges of nodes, (B,) -> (B,), given which of them are absorbing."""

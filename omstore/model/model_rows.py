@@ -121,17 +121,40 @@ class ModelRows:
     numbering : Numbering
     first_edge : (N + 1,) integers, or None
         Number of every node's first edge; may be mapped. None: the model is asked for all of its rows once.
+    num_edges : int, optional
+        E, where it is known.
+    count_now : bool
+        Whether to count edges that aren't known at once, or when they are first needed: `size` says 0 then.
     """
 
     def __init__(
-        self, model: TransitionModel, numbering: Numbering, first_edge: NDArray[Any] | None = None
+        self,
+        model: TransitionModel,
+        numbering: Numbering,
+        first_edge: NDArray[Any] | None = None,
+        num_edges: int | None = None,
+        *,
+        count_now: bool = True,
     ) -> None:
         self.model = model
         self.numbering = numbering
         self._answers = Answers(model)
-        self.size = GraphSize(numbering.num_nodes, model.num_joint_actions, 0)
-        self.first_edges = self._count() if first_edge is None else first_edge
-        self.size = GraphSize(numbering.num_nodes, model.num_joint_actions, int(self.first_edges[-1]))
+        self._first_edges = first_edge
+        self.size = GraphSize(numbering.num_nodes, model.num_joint_actions, num_edges or 0)
+        if first_edge is not None or (num_edges is None and count_now):
+            self.size = GraphSize(numbering.num_nodes, model.num_joint_actions, self.num_edges)
+
+    @property
+    def num_edges(self) -> int:
+        """E, counted where it wasn't."""
+        return int(self.first_edges[-1])
+
+    @property
+    def first_edges(self) -> NDArray[Any]:
+        """(N + 1,) number of every node's first edge; asks for all rows where they weren't counted."""
+        if self._first_edges is None:
+            self._first_edges = self._count()
+        return self._first_edges
 
     def _count(self) -> NDArray[np.int64]:
         firsts = np.zeros(self.size.num_nodes + 1, np.int64)

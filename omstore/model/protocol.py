@@ -73,7 +73,9 @@ class Outcomes:
         for row in rows:
             flat += list(row)
             counts.append(len(row))
-        columns = list(zip(*flat, strict=True)) if flat else [(), ()]
+        if not flat:
+            return cls(np.array(counts), np.empty((0, 0), np.int64), np.empty(0))
+        columns = list(zip(*flat, strict=True))
         return cls(
             np.cumsum(counts),
             np.array(columns[0], np.int64).reshape(len(flat), -1),

@@ -41,6 +41,9 @@ class ProceduralRows(RowEncoding):
         isn't independent).
     first_edge : (N + 1,) integers, optional
         Number of every node's first edge; only of use to models that aren't independent.
+    count_now : bool
+        Whether to count edges that aren't known at once; else `size` says that a model that isn't independent
+        has none, and they are counted when they are first needed.
 
     Attributes
     ----------
@@ -61,6 +64,7 @@ class ProceduralRows(RowEncoding):
         *,
         num_edges: int | None = None,
         first_edge: NDArray[Any] | None = None,
+        count_now: bool = True,
     ) -> None:
         self.model = model
         self.numbering = numbering
@@ -70,7 +74,7 @@ class ProceduralRows(RowEncoding):
         if isinstance(model, IndependentModel) and numbering.num_nodes == numbering.space.count:
             self._rows = self.kernels = KernelRows(model, numbering, num_edges)
         else:
-            self._rows = self.asked = ModelRows(model, numbering, first_edge)
+            self._rows = self.asked = ModelRows(model, numbering, first_edge, num_edges, count_now=count_now)
         self.size: GraphSize = self._rows.size
 
     @property
