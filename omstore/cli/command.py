@@ -20,7 +20,7 @@ import click
 from omstore.cli.output import print_json, report_error
 from omstore.errors import OmstoreError
 
-__all__ = ["Interrupted", "Session", "command", "max_ram_option"]
+__all__ = ["Interrupted", "Session", "allow_model_import_option", "command", "max_ram_option"]
 
 _STOPPING = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 
@@ -193,6 +193,17 @@ def _announced(session: Session) -> Iterator[None]:
 
     with announce_compiling(session.progress.message):
         yield
+
+
+def allow_model_import_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--allow-model-import``: for stores whose rows a model answers."""
+    return click.option(
+        "--allow-model-import",
+        is_flag=True,
+        show_default=False,
+        help="Import, and so execute, the model that a store with procedural rows names. Other stores execute "
+        "nothing.",
+    )(function)
 
 
 def max_ram_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omstore.cli.command import Session, command, max_ram_option
+from omstore.cli.command import Session, allow_model_import_option, command, max_ram_option
 from omstore.cli.output import columns
 
 if TYPE_CHECKING:
@@ -34,14 +34,22 @@ _FORMATS = ("npz", "scipy", "parquet", "umb")
     "--to",
     required=True,
     type=click.Choice(_FORMATS),
-    help="npz: for numpy.load. scipy: for scipy.sparse.load_npz. parquet: a folder with a table of edges and "
+    help="What to write. npz: for numpy.load. scipy: for scipy.sparse.load_npz. parquet: a folder with a table of edges and "
     "one of nodes (needs the extra 'parquet'). umb: for Storm, PRISM and Modest.",
 )
 @click.option("--version", metavar="V", show_default="the live one", help="Version, such as v000001 or 1.")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.", show_default=False)
+@allow_model_import_option
 @max_ram_option
 def export_command(
-    session: Session, export: Path, out: Path, to: str, version: str | None, force: bool, max_ram: int
+    session: Session,
+    export: Path,
+    out: Path,
+    to: str,
+    version: str | None,
+    force: bool,
+    allow_model_import: bool,
+    max_ram: int,
 ) -> None:
     """Write a store's whole graph to OUT, with states, probabilities, rewards and done.
 
@@ -55,7 +63,14 @@ def export_command(
     require_export(export, "export", needs="store")
     session.interrupted_note = lambda: f"{out} is as it was"
     report = export_graph(
-        export, out, to, version=version, force=force, max_ram=max_ram, progress=session.progress
+        export,
+        out,
+        to,
+        version=version,
+        force=force,
+        allow_model_import=allow_model_import,
+        max_ram=max_ram,
+        progress=session.progress,
     )
     session.emit(report.to_dict(), lambda: _write(report))
 

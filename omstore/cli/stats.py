@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omstore.cli.command import Session, command, max_ram_option
+from omstore.cli.command import Session, allow_model_import_option, command, max_ram_option
 from omstore.cli.output import bar, columns, percent, short_number, table
 from omstore.cli.row_facts import attribute_levels, row_facts
 
@@ -28,8 +28,11 @@ _BAR = 40
 )
 @click.argument("export", type=click.Path(path_type=Path))
 @click.option("--version", metavar="V", show_default="the live one", help="Version, such as v000001 or 1.")
+@allow_model_import_option
 @max_ram_option
-def stats_command(session: Session, export: Path, version: str | None, max_ram: int) -> None:
+def stats_command(
+    session: Session, export: Path, version: str | None, allow_model_import: bool, max_ram: int
+) -> None:
     """Show what a store holds, from counts and bytes to replay coverage and provenance.
 
     Bytes by part and by edge, compression against the pickles, a histogram of outdegrees, legal shares by
@@ -41,7 +44,13 @@ def stats_command(session: Session, export: Path, version: str | None, max_ram: 
     from omstore.inspect.summary import stats
 
     require_export(export, "stats", needs="store")
-    report = stats(export, version, max_ram=max_ram, progress=session.progress)
+    report = stats(
+        export,
+        version,
+        allow_model_import=allow_model_import,
+        max_ram=max_ram,
+        progress=session.progress,
+    )
     session.emit(report.to_dict(), lambda: _write(export, report))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omstore.cli.command import Session, command, max_ram_option
+from omstore.cli.command import Session, allow_model_import_option, command, max_ram_option
 from omstore.cli.output import can_encode
 
 if TYPE_CHECKING:
@@ -38,9 +38,15 @@ _ITSELF = "the same export"
     help="Read the pickles again and compare every edge and transition. PATH is an export or one of its "
     "pickles; without PATH (then put --against last) the export itself. Takes about as long as converting.",
 )
+@allow_model_import_option
 @max_ram_option
 def verify_command(
-    session: Session, export: Path, version: str | None, against: str | None, max_ram: int
+    session: Session,
+    export: Path,
+    version: str | None,
+    against: str | None,
+    allow_model_import: bool,
+    max_ram: int,
 ) -> int:
     """Check that a version is whole and makes sense, and that it holds what the pickles hold.
 
@@ -56,7 +62,14 @@ def verify_command(
     source = None
     if against is not None:
         source = _export_of(export) if against == _ITSELF else Path(against)
-    report = verify(export, version, against=source, max_ram=max_ram, progress=session.progress)
+    report = verify(
+        export,
+        version,
+        against=source,
+        allow_model_import=allow_model_import,
+        max_ram=max_ram,
+        progress=session.progress,
+    )
     session.emit(report.to_dict(), lambda: _write(export, report))
     return 0 if report.ok else 1
 

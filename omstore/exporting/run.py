@@ -75,6 +75,7 @@ def export_graph(
     *,
     version: str | int | None = None,
     force: bool = False,
+    allow_model_import: bool = False,
     max_ram: int = DEFAULT_BUDGET,
     progress: Progress | None = None,
 ) -> ExportReport:
@@ -97,6 +98,8 @@ def export_graph(
         By default the live version.
     force : bool
         Replace what is there.
+    allow_model_import : bool
+        See :func:`omstore.open`.
     max_ram : int
         Bytes of anonymous memory.
     progress : Progress, optional
@@ -117,7 +120,7 @@ def export_graph(
     folder = FILES if to == "parquet" else ()
     if folder:
         require_pyarrow()
-    with open_store(path, version) as store:
+    with open_store(path, version, allow_model_import=allow_model_import) as store:
         if store.graph is None:
             raise UsageError(f"{store.path} holds a replay only; there is no graph to export")
         source = Source(store.graph, store.manifest, max_ram, progress or silent())

@@ -162,6 +162,7 @@ def stats(
     path: Path,
     version: str | int | None = None,
     *,
+    allow_model_import: bool = False,
     max_ram: int = DEFAULT_BUDGET,
     progress: Progress | None = None,
 ) -> StatsReport:
@@ -176,6 +177,8 @@ def stats(
         An export's folder, its store's or a version's.
     version : str or int, optional
         By default the live version.
+    allow_model_import : bool
+        See :func:`omstore.open`.
     max_ram : int
         Bytes of anonymous memory; what is found doesn't depend on it.
     progress : Progress, optional
@@ -188,7 +191,7 @@ def stats(
         If a file is missing, truncated or damaged where it was read.
     """
     begin = time.perf_counter()
-    with open_store(path, version) as store:
+    with open_store(path, version, allow_model_import=allow_model_import) as store:
         manifest, graph, replay = store.manifest, store.graph, store.replay
         edges = coverage = unreachable = None
         if graph is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import as_input, kernel
-from omstore.errors import ExportNotFoundError, StoreError, UsageError
+from omstore.errors import ExportNotFoundError, OmstoreError, StoreError, UsageError
 from omstore.format.hot import drop_pages
 from omstore.format.manifest import Manifest, read_manifest
 from omstore.format.verify import find_damage
@@ -115,6 +115,7 @@ def verify(
     version: str | int | None = None,
     *,
     against: Path | None = None,
+    allow_model_import: bool = False,
     max_ram: int = DEFAULT_BUDGET,
     progress: Progress | None = None,
 ) -> VerifyReport:
@@ -133,6 +134,8 @@ def verify(
     against : Path, optional
         An export, or one of its pickles: its records are streamed again, and every edge and transition
         compared.
+    allow_model_import : bool
+        See :func:`omstore.open`.
     max_ram : int
         Bytes of anonymous memory.
     progress : Progress, optional
@@ -149,7 +152,7 @@ def verify(
     if against is not None:
         require_against(against)
     run.files()
-    store = run.opened()
+    store = run.opened(allow_model_import)
     if store is not None:
         with store:
             if store.graph is not None:
@@ -204,6 +207,8 @@ class _Verification:
             looked_at = body(problems)
         except (StoreError, UsageError) as error:  # a damaged file shows wherever it is read
             problems.add(error.message)
+        except OmstoreError:  # nothing that is wrong with the version
+            raise
         except OSError as error:
             problems.add(f"{error.filename or self.folder}: {error.strerror or error}")
         self.checks.append(problems.check(name, looked_at, time.perf_counter() - begin))
@@ -221,12 +226,12 @@ class _Verification:
 
         self._check("files", body)
 
-    def opened(self) -> Store | None:
+    def opened(self, allow_model_import: bool) -> Store | None:
         """Open the store: the arrays are what the manifest says."""
         found: list[Store] = []
 
         def body(problems: Problems) -> str:
-            found.append(open_store(self.folder))
+            found.append(open_store(self.folder, allow_model_import=allow_model_import))
             return f"{len(found[0].manifest.attributes)} attributes and all arrays against the manifest"
 
         self._check("arrays", body)
