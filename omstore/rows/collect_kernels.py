@@ -13,6 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from omstore.compiled import inner_kernel, kernel
 
@@ -58,17 +61,21 @@ NUM_FINISHED = 5
 """Nodes finished in this call."""
 NUM_KEPT = 6
 """Rows of the node at hand that were kept."""
-NUM_COUNTS = 7
+NUM_MISSED = 7
+NUM_COUNTS = 8
 
+_WAYS = 4  # patterns of the cache that share a place: half a cache line
+_ROWS = 32  # rows whose likely patterns are on their way
+_AHEAD = 128  # edges of a pattern asked for ahead; the processor sees by itself where it goes on
+_U8 = ir.IntType(8)
 _NO_PATTERN = 0xFFFFFFFF
 _NO_BLOCK = 0xFFFFFFFF
 
 
 @inner_kernel
 def _mix(key: Any, value: Any) -> Any:
-    """One step of a multiplicative hash of int64 values; the constants are those of splitmix64."""
-    key = (key ^ value) * np.int64(-7046029254386353131)  # 0x9E3779B97F4A7C15
-    return key ^ ((key >> 29) & np.int64(0x7FFFFFFFF))
+    """One step of a multiplicative hash of int64 values, after Fowler, Noll and Vo; `_finish` spreads it."""
+    return (key ^ value) * np.int64(-7046029254386353131)  # 0x9E3779B97F4A7C15, of splitmix64
 
 
 @inner_kernel
@@ -76,6 +83,58 @@ def _finish(key: Any) -> Any:
     """Spread a hash over its low bits; never negative."""
     key = (key ^ ((key >> 31) & np.int64(0x1FFFFFFFF))) * np.int64(-4658895280553007687)
     return (key ^ ((key >> 32) & np.int64(0xFFFFFFFF))) & np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+def _intrinsic(function: Any) -> Any:
+    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
+    return intrinsic(function)
+
+
+# The twins of those in omstore.rows.dictionary_kernels: a kernel may call only what lies in its own file.
+@_intrinsic
+def _prefetch(typing: Any, array: Any, position: Any) -> Any:
+    """Ask for the cache line of an element ahead of its use; any position is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _U8.as_pointer())
+        i32 = ir.IntType(32)
+        prefetch = builder.module.declare_intrinsic(
+            "llvm.prefetch",
+            (_U8.as_pointer(),),
+            ir.FunctionType(ir.VoidType(), [_U8.as_pointer(), i32, i32, i32]),
+        )
+        # read, keep in all caches, data
+        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@_intrinsic
+def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
+    """Whether ``mine[at : at + count]`` are the bytes of ``other[begin : begin + count]``, of the same dtype.
+
+    By the C library's memcmp: rows are short, and compiled loops spend their time on beginning and ending.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        pointers = []
+        for place in (0, 2):
+            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            pointers.append(builder.bitcast(builder.gep(data, [arguments[place + 1]]), _U8.as_pointer()))
+        compare = builder.module.globals.get("memcmp")
+        if compare is None:
+            kind = ir.FunctionType(i32, [_U8.as_pointer(), _U8.as_pointer(), i64])
+            compare = ir.Function(builder.module, kind, "memcmp")
+        nbytes = builder.mul(arguments[4], ir.Constant(i64, signature.args[0].dtype.bitwidth // 8))
+        found = builder.call(compare, [*pointers, nbytes])
+        return builder.icmp_signed("==", found, ir.Constant(i32, 0))
+
+    if mine.dtype != other.dtype:
+        return None
+    return types.boolean(mine, types.int64, other, types.int64, types.int64), generate
 
 
 @inner_kernel
@@ -88,25 +147,67 @@ def _offset(next_node: Any, edge: Any, position: Any, placed: Any, base: Any) ->
 
 
 @inner_kernel
-def _same_codes(outcome: Any, start: Any, list_code: Any, begin: Any, count: Any) -> Any:
-    differs = False
-    for k in range(count):
-        differs |= outcome[start + k] != list_code[begin + k]
-    return not differs
-
-
-@inner_kernel
 def _same_deltas(
     next_node: Any, start: Any, count: Any, position: Any, placed: Any, base: Any, delta: Any, begin: Any
 ) -> Any:
-    differs = False
+    # Unsigned places, as a signed one is first asked whether it counts from the end.
+    mine = np.uint64(start)
+    other = np.uint64(begin)
+    differs = np.int64(0)
     if placed:
-        for k in range(count):
-            differs |= np.int64(position[next_node[start + k]]) - base != np.int64(delta[begin + k])
+        for k in range(np.uint64(count)):
+            differs |= (np.int64(position[next_node[mine + k]]) - base) ^ np.int64(delta[other + k])
     else:
-        for k in range(count):
-            differs |= np.int64(next_node[start + k]) - base != np.int64(delta[begin + k])
-    return not differs
+        for k in range(np.uint64(count)):
+            differs |= (np.int64(next_node[mine + k]) - base) ^ np.int64(delta[other + k])
+    return differs == 0
+
+
+@inner_kernel
+def _brief(
+    next_node: Any, outcome: Any, coded: Any, start: Any, count: Any, position: Any, placed: Any, base: Any
+) -> Any:
+    """A key of a few edges of a row: first, middle and last difference, and six codes."""
+    key = _mix(np.int64(count), np.int64(count))
+    if count:
+        last = start + count - 1
+        middle = start + count // 2
+        key = _mix(key, _offset(next_node, start, position, placed, base))
+        if count > 1:
+            key = _mix(key, _offset(next_node, last, position, placed, base))
+            key = _mix(key, _offset(next_node, middle, position, placed, base))
+        if coded:
+            codes = np.int64(outcome[start])
+            codes = (codes << 12) ^ np.int64(outcome[last])
+            codes = (codes << 12) ^ np.int64(outcome[middle])
+            codes = (codes << 12) ^ np.int64(outcome[start + count // 4])
+            key = _mix(key, codes)
+            codes = np.int64(outcome[start + (3 * count) // 4])
+            codes = (codes << 12) ^ np.int64(outcome[start + count // 8])
+            key = _mix(key, codes)
+    return _finish(key)
+
+
+@inner_kernel
+def _cached(cache: Any, key: Any, way: Any) -> Any:
+    """The pattern seen lately with a key, the `way`-th of those that have it; -1 where there is none."""
+    begin = key & np.int64(cache.size - _WAYS)
+    for k in range(begin, begin + _WAYS):
+        entry = cache[k]
+        if entry and entry >> 32 == key >> 32:
+            if way == 0:
+                return (entry & np.int64(0xFFFFFFFF)) - 1
+            way -= 1
+    return np.int64(-1)
+
+
+@inner_kernel
+def _remember(cache: Any, key: Any, pattern: Any) -> None:
+    """Put a pattern in front of those with places in the cache like its own; the last is forgotten."""
+    begin = key & np.int64(cache.size - _WAYS)
+    for k in range(begin + _WAYS - 1, begin, -1):
+        cache[k] = cache[k - 1]
+    cache[begin] = ((key >> 32) << 32) | (pattern + 1)
 
 
 @kernel
@@ -148,10 +249,54 @@ def collect_rows(
     call again from there. `current` holds the patterns of the node at hand, across chunks; `keep` says
     which rows count (all, where it is empty); `counts` are the numbers of everything stored.
     """
-    cache_mask = np.int64(cache.size - 1)
+    if resume == 0 and sums.size > 1:
+        # Once, in one go: what follows may use next nodes as places.
+        highest = np.uint64(0)
+        for edge in range(np.uint64(sums[0]), np.uint64(sums[sums.size - 1])):
+            highest = max(highest, np.uint64(next_node[edge]))
+        if highest >= np.uint64(num_nodes) and sums[sums.size - 1] > sums[0]:
+            for i in range(sums.size - 1):
+                for edge in range(sums[i], sums[i + 1]):
+                    if np.uint64(next_node[edge]) >= np.uint64(num_nodes):
+                        return BAD_NODE, i
+    cache_mask = np.int64(cache.size - _WAYS)
     slots_mask = np.int64(pattern_slots.size - 1)
+    bases = np.empty(_ROWS, np.int64)
+    keys = np.empty(_ROWS, np.int64)
+    likely = np.empty(_ROWS, np.int64)
     for i in range(resume, sums.size - 1):
         row = first_row + i
+        ahead = (i - resume) % _ROWS
+        if ahead == 0:
+            # Of the next few rows, find what they are likely to be, and ask for it before it is compared.
+            some = min(_ROWS, sums.size - 1 - i)
+            for j in range(some):
+                other = (row + j) // num_joint_actions
+                base = np.int64(position[other]) if placed else other
+                bases[j] = base
+                start = sums[i + j]
+                count = sums[i + j + 1] - start
+                keys[j] = _brief(next_node, outcome, coded, start, count, position, placed, base)
+                _prefetch(cache, keys[j] & cache_mask)
+            for j in range(some):
+                likely[j] = _cached(cache, keys[j], 0)
+                if likely[j] >= 0:
+                    _prefetch(pattern_offsets, likely[j])
+                    if coded:
+                        _prefetch(pattern_list, likely[j])
+            for j in range(some):
+                if likely[j] >= 0:
+                    begin = pattern_offsets[likely[j]]
+                    for k in range(begin, min(pattern_offsets[likely[j] + 1], begin + _AHEAD), 16):
+                        _prefetch(delta, k)
+                    if coded:
+                        _prefetch(list_offsets, np.int64(pattern_list[likely[j]]))
+            if coded:
+                for j in range(some):
+                    if likely[j] >= 0:
+                        begin = list_offsets[pattern_list[likely[j]]]
+                        for k in range(begin, min(begin + sums[i + j + 1] - sums[i + j], begin + _AHEAD), 64):
+                            _prefetch(list_code, k)
         node = row // num_joint_actions
         action = row - node * num_joint_actions
         if action == 0:
@@ -161,43 +306,22 @@ def collect_rows(
         if keep.size and keep[i] == 0:
             current[action] = _NO_PATTERN
         else:
-            highest = np.int64(0)
-            for k in range(count):
-                other = np.int64(next_node[start + k])
-                # A node of 2^63 or more is negative here.
-                highest = max(highest, other if other >= 0 else np.int64(num_nodes))
-            if highest >= num_nodes or node >= num_nodes:
-                return BAD_NODE, i
-            base = np.int64(position[node]) if placed else node
-            key = _mix(np.int64(count), np.int64(count))
-            if count:
-                last = start + count - 1
-                middle = start + count // 2
-                key = _mix(key, _offset(next_node, start, position, placed, base))
-                if count > 1:
-                    key = _mix(key, _offset(next_node, last, position, placed, base))
-                    key = _mix(key, _offset(next_node, middle, position, placed, base))
-                if coded:
-                    codes = np.int64(outcome[start])
-                    codes = (codes << 12) ^ np.int64(outcome[last])
-                    codes = (codes << 12) ^ np.int64(outcome[middle])
-                    codes = (codes << 12) ^ np.int64(outcome[start + count // 4])
-                    key = _mix(key, codes)
-                    codes = np.int64(outcome[start + (3 * count) // 4])
-                    codes = (codes << 12) ^ np.int64(outcome[start + count // 8])
-                    key = _mix(key, codes)
-            slot = _finish(key) & cache_mask
-            found = np.int64(cache[slot]) - 1
-            if found >= 0:
+            base = bases[ahead]
+            found = likely[ahead]
+            way = 0
+            while found >= 0:
                 begin = pattern_offsets[found]
                 same = pattern_offsets[found + 1] - begin == count
                 if same and coded:
-                    same = _same_codes(outcome, start, list_code, list_offsets[pattern_list[found]], count)
+                    same = _same(outcome, start, list_code, list_offsets[pattern_list[found]], count)
                 if same:
                     same = _same_deltas(next_node, start, count, position, placed, base, delta, begin)
-                if not same:
-                    found = np.int64(-1)
+                if same:
+                    break
+                way += 1
+                found = _cached(cache, keys[ahead], way)
             if found < 0:
+                counts[NUM_MISSED] += 1
                 number = np.int64(0)
                 key = np.int64(0)
                 if coded:
@@ -213,7 +337,7 @@ def collect_rows(
                         if (
                             list_hash[other] == key
                             and list_offsets[other + 1] - begin == count
-                            and _same_codes(outcome, start, list_code, begin, count)
+                            and _same(outcome, start, list_code, begin, count)
                         ):
                             number = other
                             break
@@ -266,7 +390,7 @@ def collect_rows(
                     pattern_slots[at] = found + 1
                     counts[NUM_PATTERNS] = found + 1
                     counts[NUM_DELTAS] = begin + count
-                cache[slot] = found + 1
+                _remember(cache, keys[ahead], found)
             current[action] = found
             counts[NUM_KEPT] += 1
         if action == num_joint_actions - 1:
@@ -364,7 +488,7 @@ def merge_lists(
             if (
                 list_hash[own] == key
                 and list_offsets[own + 1] - begin == count
-                and _same_codes(other_code, start, list_code, begin, count)
+                and _same(other_code, start, list_code, begin, count)
             ):
                 found = own
                 break
@@ -424,13 +548,10 @@ def merge_patterns(
                 pattern_hash[own] == key
                 and pattern_offsets[own + 1] - begin == count
                 and (not coded or pattern_list[own] == number)
+                and _same(other_delta, start, delta, begin, count)
             ):
-                differs = False
-                for k in range(count):
-                    differs |= other_delta[start + k] != delta[begin + k]
-                if not differs:
-                    found = own
-                    break
+                found = own
+                break
             at = (at + 1) & mask
         if found < 0:
             found = counts[NUM_PATTERNS]

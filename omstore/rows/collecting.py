@@ -33,7 +33,7 @@ NO_BLOCK = (1 << 32) - 1
 """Given for a node none of whose rows were kept."""
 
 _PIECE = 1 << 20  # entries written at a time
-_CACHE = 1 << 20  # slots of the cache of patterns seen lately, at most: 4 MiB
+_CACHE = 1 << 19  # entries of the cache of patterns seen lately, at most: 4 MiB
 _MOST = (1 << 32) - 2  # patterns, lists or blocks that uint32 can number, besides `NO_PATTERN`
 
 
@@ -141,7 +141,7 @@ class PatternCollector:
         self.num_rows = self.num_edges = 0
 
         codes, deltas = outcome_dtype(num_outcomes), delta_dtype(self.num_positions)
-        self._cache = self._array(1 << 13, np.uint32)
+        self._cache = self._array(1 << 11, np.int64)
         self.pattern_offsets = self._array(1 << 10, np.int64)
         self.delta = self._array(1 << 13, deltas)
         self.pattern_list = self._array(1 << 10, np.uint32)
@@ -180,7 +180,7 @@ class PatternCollector:
         nbytes = 8 * (patterns + 1) + self.delta.itemsize * entries
         nbytes += 4 * self.num_joint_actions * self.num_blocks
         if self.coded:
-            nbytes += 4 * patterns + 8 * (lists + 1) + 4 * codes
+            nbytes += 4 * patterns + 8 * (lists + 1) + self.list_code.itemsize * codes
         return PatternCounts(
             self.num_rows // self.num_joint_actions,
             self.num_rows,
@@ -388,8 +388,8 @@ class PatternCollector:
             for name in ("pattern_offsets", "pattern_list", "_pattern_hash", "_pattern_first"):
                 self._enlarge(name)
             self._refill("_pattern_slots", self._pattern_hash, self.num_patterns)
-            if len(self._cache) < min(_CACHE, 2 * len(self._pattern_slots)):
-                self._replace("_cache", self._array(2 * len(self._cache), np.uint32))
+            if len(self._cache) < min(_CACHE, len(self._pattern_slots)):
+                self._replace("_cache", self._array(2 * len(self._cache), np.int64))
         elif status == kernels.GROW_BLOCKS:
             for name in ("block_pattern", "_block_hash", "_block_first"):
                 self._enlarge(name)
@@ -459,7 +459,6 @@ class MergedPatterns:
                 held.list_offsets,
                 held.list_code,
                 self._list_order,
-                np.dtype(np.uint32),
             )
             with staging.hot(f"{prefix}/pattern_list", np.uint32) as writer:
                 for part in _pieces(self._pattern_order):
@@ -495,7 +494,7 @@ class MergedPatterns:
         """Make the table in memory; for few patterns."""
         held = self._collector
         order = self._pattern_order
-        offsets, delta = _ragged(held.pattern_offsets, held.delta, order, held.delta.dtype)
+        offsets, delta = _ragged(held.pattern_offsets, held.delta, order)
         blocks = held.block_pattern[self._block_order]
         new = np.empty(blocks.size, np.uint32)
         kernels.renumber(blocks.reshape(-1), self._pattern_new, NO_PATTERN, 0, new)
@@ -503,7 +502,7 @@ class MergedPatterns:
         if held.coded:
             lists = (
                 self._list_new[held.pattern_list[order]],
-                *_ragged(held.list_offsets, held.list_code, self._list_order, np.dtype(np.uint32)),
+                *_ragged(held.list_offsets, held.list_code, self._list_order),
             )
         return PatternTable(
             held.num_nodes, held.num_outcomes, new.reshape(blocks.shape), offsets, delta, *lists, node_at
@@ -521,11 +520,9 @@ class MergedPatterns:
         offsets: NDArray[np.int64],
         values: NDArray[Any],
         order: NDArray[np.int64],
-        dtype: np.dtype[Any] | None = None,
     ) -> None:
-        dtype = values.dtype if dtype is None else dtype
         total = 0
-        with staging.hot(offsets_name, np.uint64) as starts, staging.hot(values_name, dtype) as out:
+        with staging.hot(offsets_name, np.uint64) as starts, staging.hot(values_name, values.dtype) as out:
             starts.append(np.zeros(1, np.uint64))
             for part in _pieces(order):
                 ends = total + np.cumsum(offsets[part + 1] - offsets[part])
@@ -534,7 +531,7 @@ class MergedPatterns:
                 while first < len(part):  # of these, as many as have a million entries together
                     begin = total if first == 0 else int(ends[first - 1])
                     last = max(first + 1, int(np.searchsorted(ends, begin + _PIECE, side="right")))
-                    piece = np.empty(int(ends[last - 1]) - begin, dtype)
+                    piece = np.empty(int(ends[last - 1]) - begin, values.dtype)
                     kernels.copy_lists(offsets, values, part[first:last], piece)
                     out.append(piece)
                     first = last
@@ -574,10 +571,10 @@ def _pieces(order: NDArray[np.int64], step: int = _PIECE) -> list[NDArray[np.int
 
 
 def _ragged(
-    offsets: NDArray[np.int64], values: NDArray[Any], order: NDArray[np.int64], dtype: np.dtype[Any]
+    offsets: NDArray[np.int64], values: NDArray[Any], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[Any]]:
     ends = np.zeros(len(order) + 1, np.uint64)
     np.cumsum(offsets[order + 1] - offsets[order], out=ends[1:].view(np.int64))
-    out = np.empty(int(ends[-1]), dtype)
+    out = np.empty(int(ends[-1]), values.dtype)
     kernels.copy_lists(offsets, values, order, out)
     return ends, out

@@ -37,10 +37,6 @@ _REACH = 1 << 22  # differences held while verifying: 32 MiB
 _SPAN = 1 << 24  # differences from the least to the largest that verifying can mark: 64 MiB
 _HINT = "Convert or build the store again."
 
-# mypy can't count the arguments of a call with several unpacked.
-_DECODE: Any = dictionary_kernels.decode_chunk
-_COMPARE: Any = dictionary_kernels.compare_chunk
-
 
 class DictionaryRows(RowEncoding):
     """Rows as patterns: node -> block of patterns -> list of (difference of positions, outcome code).
@@ -78,6 +74,7 @@ class DictionaryRows(RowEncoding):
         self._position = as_input(np.empty(0, positions) if position is None else position, positions)
         self._block_pattern = as_input(table.block_pattern.reshape(-1), np.uint32)
         self._starts: NDArray[np.uint32] | None = None
+        self._found = False
         if (position is not None) != table.placed or len(self._position) != size.num_nodes * table.placed:
             raise CorruptStoreError("rows: position and node_at don't go together", _HINT)
         if len(self._block) != size.num_nodes or len(self._first_edge) != size.num_nodes + 1:
@@ -166,6 +163,7 @@ class DictionaryRows(RowEncoding):
         check_sweep(self.size, start_row, stop_row, chunk_rows)
         if start_row == stop_row:
             return
+        self.table.check_codes()
         first_edge = self._edge_before(start_row)
         dtype = next_node_dtype(self.size.num_nodes)
         next_node: NDArray[Any] = np.empty(0, dtype)
@@ -178,7 +176,26 @@ class DictionaryRows(RowEncoding):
                 next_node = np.empty(total + total // 8, dtype)
                 codes = np.empty(len(next_node) if self.table.coded else 0, codes.dtype)
             self._check_first_edges(first, first_edge, sums)
-            status, position = _DECODE(first, *self._arrays(codes=True), sums, next_node, codes)
+            status, position = dictionary_kernels.decode_chunk(
+                first,
+                self.size.num_joint_actions,
+                self.size.num_nodes,
+                self.table.num_positions,
+                self._position,
+                self.table.placed,
+                self.table.node_at,
+                self._block,
+                self._block_pattern,
+                self.table.pattern_offsets,
+                self.table.delta,
+                self.table.coded,
+                self.table.pattern_list,
+                self.table.list_offsets,
+                self.table.list_code,
+                sums,
+                next_node,
+                codes,
+            )
             self._raise_in_chunk(status, position, first)
             yield RowChunk(
                 first, first_edge, sums, next_node[:total], codes[:total] if self.table.coded else None
@@ -197,12 +214,24 @@ class DictionaryRows(RowEncoding):
             return 0
         sums = as_input(chunk.offsets, np.int64)
         codes = no_codes() if chunk.outcome is None else chunk.outcome
-        status, position = _COMPARE(
+        self._check_places()
+        status, position = dictionary_kernels.compare_chunk(
             chunk.first_row,
-            *self._arrays(codes=False),
+            self.size.num_joint_actions,
+            self.size.num_nodes,
+            self._position,
+            self.table.placed,
+            self._block,
+            self._block_pattern,
+            self.table.pattern_offsets,
+            self.table.delta,
+            self.table.coded,
+            self.table.pattern_list,
+            self.table.list_offsets,
+            self.table.list_code,
             sums,
-            as_input(chunk.next_node, chunk.next_node.dtype),
-            as_input(codes, codes.dtype),
+            as_input(chunk.next_node, next_node_dtype(self.size.num_nodes)),
+            as_input(codes, outcome_dtype(self.size.num_outcomes)),
         )
         self._raise_in_chunk(status, max(position, 0), chunk.first_row)
         wrong = self._wrong_first_edge(chunk.first_row, chunk.first_edge, sums)
@@ -339,27 +368,6 @@ class DictionaryRows(RowEncoding):
             return int(self._first_edge[node])
         return int(self._resolve(as_input(np.array([row]), np.int64), edges=True)[2][0])
 
-    def _arrays(self, *, codes: bool) -> tuple[Any, ...]:
-        """What decoding and comparing take after the first row; with the number of `codes`, or without."""
-        size, table = self.size, self.table
-        return (
-            size.num_joint_actions,
-            size.num_nodes,
-            table.num_positions,
-            *((size.num_outcomes,) if codes else ()),
-            self._position,
-            table.placed,
-            table.node_at,
-            self._block,
-            self._block_pattern,
-            table.pattern_offsets,
-            table.delta,
-            table.coded,
-            table.pattern_list,
-            table.list_offsets,
-            table.list_code,
-        )
-
     def _chunk_offsets(self, first: int, last: int) -> NDArray[np.int64]:
         sums = np.empty(last - first + 1, np.int64)
         status, position = dictionary_kernels.chunk_offsets(
@@ -373,6 +381,14 @@ class DictionaryRows(RowEncoding):
         )
         self._raise_in_chunk(status, position, first)
         return sums
+
+    def _check_places(self) -> None:
+        """Check once that nodes are found at their positions: then next nodes may be compared there."""
+        if self.table.placed and not self._found:
+            node = dictionary_kernels.check_places(self._position, self.table.node_at)
+            if node >= 0:
+                raise CorruptStoreError(f"rows/node_at doesn't hold node {node} at its position", _HINT)
+        self._found = True
 
     def _wrong_first_edge(self, first: int, first_edge: int, sums: NDArray[np.int64]) -> int:
         """Position of the first row that begins a node at another edge than the file says, or -1."""

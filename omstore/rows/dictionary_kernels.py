@@ -20,6 +20,7 @@ __all__ = [
     "block_reach",
     "block_starts",
     "check_nodes",
+    "check_places",
     "check_reach",
     "chunk_offsets",
     "compare_chunk",
@@ -37,6 +38,8 @@ BAD_CODE = 5
 BAD_PATTERN = 7
 
 _BLOCK = 128  # rows in flight; enough to hide memory latency
+_ROWS = 32  # consecutive rows in flight: their edges stay in the first level of the cache
+_AHEAD = 128  # edges of a row asked for ahead; the processor sees by itself where it goes on
 _U8 = ir.IntType(8)
 
 
@@ -64,6 +67,55 @@ def _prefetch(typing: Any, array: Any, position: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
+
+
+@_intrinsic
+def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
+    """Whether ``mine[at : at + count]`` are the bytes of ``other[begin : begin + count]``, of the same dtype.
+
+    By the C library's memcmp: rows are short, and compiled loops spend their time on beginning and ending.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        pointers = []
+        for place in (0, 2):
+            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            pointers.append(builder.bitcast(builder.gep(data, [arguments[place + 1]]), _U8.as_pointer()))
+        compare = builder.module.globals.get("memcmp")
+        if compare is None:
+            kind = ir.FunctionType(i32, [_U8.as_pointer(), _U8.as_pointer(), i64])
+            compare = ir.Function(builder.module, kind, "memcmp")
+        nbytes = builder.mul(arguments[4], ir.Constant(i64, signature.args[0].dtype.bitwidth // 8))
+        found = builder.call(compare, [*pointers, nbytes])
+        return builder.icmp_signed("==", found, ir.Constant(i32, 0))
+
+    if mine.dtype != other.dtype:
+        return None
+    return types.boolean(mine, types.int64, other, types.int64, types.int64), generate
+
+
+@_intrinsic
+def _copy(typing: Any, source: Any, begin: Any, out: Any, at: Any, count: Any) -> Any:
+    """Copy ``source[begin : begin + count]`` to ``out[at:]``, of the same dtype, by the C library's memcpy."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        i64 = ir.IntType(64)
+        pointers = []
+        for place in (0, 2):
+            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
+            pointers.append(builder.bitcast(builder.gep(data, [arguments[place + 1]]), _U8.as_pointer()))
+        copy = builder.module.globals.get("memcpy")
+        if copy is None:
+            kind = ir.FunctionType(_U8.as_pointer(), [_U8.as_pointer(), _U8.as_pointer(), i64])
+            copy = ir.Function(builder.module, kind, "memcpy")
+        nbytes = builder.mul(arguments[4], ir.Constant(i64, signature.args[0].dtype.bitwidth // 8))
+        builder.call(copy, [pointers[1], pointers[0], nbytes])
+        return context.get_dummy_value()
+
+    if source.dtype != out.dtype:
+        return None
+    return types.void(source, types.int64, out, types.int64, types.int64), generate
 
 
 @kernel
@@ -198,30 +250,71 @@ def chunk_offsets(
 
 
 @inner_kernel
-def _pattern_of(
-    node: Any, action: Any, num_joint_actions: Any, block: Any, block_pattern: Any, num_patterns: Any
+def _find_rows(
+    first_row: Any,
+    count: Any,
+    num_joint_actions: Any,
+    block: Any,
+    block_pattern: Any,
+    pattern_offsets: Any,
+    delta: Any,
+    coded: Any,
+    pattern_list: Any,
+    list_offsets: Any,
+    list_code: Any,
+    patterns: Any,
+    starts: Any,
+    counts: Any,
+    lists: Any,
 ) -> Any:
-    """Pattern of a row, -1 where the tables don't fit together."""
-    at = np.int64(block[node]) * num_joint_actions + action
-    if at >= block_pattern.size:
-        return np.int64(-1)
-    pattern = np.int64(block_pattern[at])
-    if pattern >= num_patterns:
-        return np.int64(-1)
-    return pattern
+    """Find where the differences and codes of a few consecutive rows begin, and ask for them ahead of use.
 
-
-@inner_kernel
-def _list_start(pattern_list: Any, list_offsets: Any, num_codes: Any, pattern: Any, count: Any) -> Any:
-    """First code of a pattern's list, -1 where the tables don't fit together."""
-    number = np.int64(pattern_list[pattern])
-    if number < 0 or number >= list_offsets.size - 1:
-        return np.int64(-1)
-    begin = np.int64(list_offsets[number])
-    end = np.int64(list_offsets[number + 1])
-    if begin < 0 or end > num_codes or end - begin != count:
-        return np.int64(-1)
-    return begin
+    Rows lie anywhere in the tables: what is asked for in one loop arrives while the others' is being found.
+    """
+    num_patterns = pattern_offsets.size - 1
+    num_blocks = block_pattern.size // num_joint_actions
+    node = np.int64(first_row // num_joint_actions)
+    action = np.int64(first_row - node * num_joint_actions)
+    for i in range(count):
+        number = np.int64(block[node])
+        if number >= num_blocks:
+            return BAD_PATTERN, i
+        pattern = np.int64(block_pattern[number * num_joint_actions + action])
+        if pattern >= num_patterns:
+            return BAD_PATTERN, i
+        patterns[i] = pattern
+        _prefetch(pattern_offsets, pattern)
+        if coded:
+            _prefetch(pattern_list, pattern)
+        action += 1
+        if action == num_joint_actions:
+            action = np.int64(0)
+            node += 1
+    for i in range(count):
+        start = np.int64(pattern_offsets[patterns[i]])
+        stop = np.int64(pattern_offsets[patterns[i] + 1])
+        if start < 0 or stop < start or stop > delta.size:
+            return BAD_OFFSETS, i
+        starts[i] = start
+        counts[i] = stop - start
+        for k in range(start, min(stop, start + _AHEAD), 16):
+            _prefetch(delta, k)
+        if coded:
+            number = np.int64(pattern_list[patterns[i]])
+            if number >= list_offsets.size - 1:
+                return BAD_PATTERN, i
+            lists[i] = number
+            _prefetch(list_offsets, number)
+    if coded:
+        for i in range(count):
+            begin = np.int64(list_offsets[lists[i]])
+            end = np.int64(list_offsets[lists[i] + 1])
+            if begin < 0 or end > list_code.size or end - begin != counts[i]:
+                return BAD_PATTERN, i
+            lists[i] = begin
+            for k in range(begin, min(end, begin + _AHEAD), 64):
+                _prefetch(list_code, k)
+    return OK, -1
 
 
 @kernel
@@ -230,7 +323,6 @@ def decode_chunk(
     num_joint_actions: int,
     num_nodes: int,
     num_positions: int,
-    num_outcomes: int,
     position: Any,
     placed: bool,
     node_at: Any,
@@ -246,50 +338,59 @@ def decode_chunk(
     out_next_node: Any,
     out_outcome: Any,
 ) -> tuple[int, int]:
-    """Write the edges of consecutive rows whose running sums are known."""
-    num_patterns = pattern_offsets.size - 1
-    node = np.int64(first_row // num_joint_actions)
-    action = np.int64(first_row - node * num_joint_actions)
-    for i in range(sums.size - 1):
-        pattern = _pattern_of(node, action, num_joint_actions, block, block_pattern, num_patterns)
-        if pattern < 0:
-            return BAD_PATTERN, i
-        at = sums[i]
-        count = sums[i + 1] - at
-        start = np.int64(pattern_offsets[pattern])
-        if start < 0 or start + count > delta.size:
-            return BAD_OFFSETS, i
-        wrong: Any = False
-        if placed:
-            base = np.int64(position[node])
-            for k in range(count):
-                where = base + np.int64(delta[start + k])
-                outside = (where < 0) | (where >= num_positions)
-                other = np.int64(node_at[np.int64(0) if outside else where])
-                wrong |= outside | (other < 0) | (other >= num_nodes)
-                out_next_node[at + k] = other
-        else:
-            for k in range(count):
-                other = node + np.int64(delta[start + k])
-                wrong |= (other < 0) | (other >= num_nodes)
-                out_next_node[at + k] = other
-        if wrong:
-            return BAD_NODE, i
-        if coded:
-            begin = _list_start(pattern_list, list_offsets, list_code.size, pattern, count)
-            if begin < 0:
-                return BAD_PATTERN, i
-            highest = np.int64(0)
-            for k in range(count):
-                code = list_code[begin + k]
-                highest = max(highest, np.int64(code))
-                out_outcome[at + k] = code
-            if highest >= num_outcomes:
-                return BAD_CODE, i
-        action += 1
-        if action == num_joint_actions:
-            action = np.int64(0)
-            node += 1
+    """Write the edges of consecutive rows whose running sums are known; the lists' codes were checked."""
+    patterns = np.empty(_ROWS, np.int64)
+    starts = np.empty(_ROWS, np.int64)
+    counts = np.empty(_ROWS, np.int64)
+    lists = np.empty(_ROWS, np.int64)
+    for first in range(0, sums.size - 1, _ROWS):
+        some = min(_ROWS, sums.size - 1 - first)
+        status, stopped = _find_rows(
+            first_row + first,
+            some,
+            num_joint_actions,
+            block,
+            block_pattern,
+            pattern_offsets,
+            delta,
+            coded,
+            pattern_list,
+            list_offsets,
+            list_code,
+            patterns,
+            starts,
+            counts,
+            lists,
+        )
+        if status != OK:
+            return status, first + stopped
+        for i in range(some):
+            at = sums[first + i]
+            start = starts[i]
+            count = counts[i]
+            if sums[first + i + 1] - at != count:
+                return BAD_OFFSETS, first + i
+            node = np.int64((first_row + first + i) // num_joint_actions)
+            out = np.uint64(at)
+            theirs = np.uint64(start)
+            wrong = np.int64(0)
+            if placed:
+                base = np.int64(position[node])
+                for k in range(np.uint64(count)):
+                    where = np.uint64(base + np.int64(delta[theirs + k]))
+                    inside = where < np.uint64(num_positions)
+                    other = node_at[where if inside else np.uint64(0)]
+                    wrong |= np.int64(not inside) | np.int64(np.uint64(other) >= np.uint64(num_nodes))
+                    out_next_node[out + k] = other
+            else:
+                for k in range(np.uint64(count)):
+                    moved = np.uint64(node + np.int64(delta[theirs + k]))
+                    wrong |= np.int64(moved >= np.uint64(num_nodes))
+                    out_next_node[out + k] = moved
+            if wrong:
+                return BAD_NODE, first + i
+            if coded:
+                _copy(list_code, lists[i], out_outcome, at, count)
     return OK, -1
 
 
@@ -298,10 +399,8 @@ def compare_chunk(
     first_row: int,
     num_joint_actions: int,
     num_nodes: int,
-    num_positions: int,
     position: Any,
     placed: bool,
-    node_at: Any,
     block: Any,
     block_pattern: Any,
     pattern_offsets: Any,
@@ -316,47 +415,64 @@ def compare_chunk(
 ) -> tuple[int, int]:
     """Compare consecutive rows with their patterns; status, and the first that differs (-1: none).
 
-    A next node is right where ``node_at`` the pattern's position is it, as a reader will find it.
+    A next node is right where its position - the node's is the pattern's difference; so it is what a reader
+    finds at the pattern's position, as each node was found at its own (:func:`check_places`).
     """
-    num_patterns = pattern_offsets.size - 1
-    node = np.int64(first_row // num_joint_actions)
-    action = np.int64(first_row - node * num_joint_actions)
-    for i in range(sums.size - 1):
-        pattern = _pattern_of(node, action, num_joint_actions, block, block_pattern, num_patterns)
-        if pattern < 0:
-            return BAD_PATTERN, i
-        at = sums[i]
-        count = sums[i + 1] - at
-        start = np.int64(pattern_offsets[pattern])
-        stop = np.int64(pattern_offsets[pattern + 1])
-        if start < 0 or stop < start or stop > delta.size:
-            return BAD_OFFSETS, i
-        if stop - start != count:
-            return OK, i
-        differs: Any = False
-        if placed:
-            base = np.int64(position[node])
-            for k in range(count):
-                where = base + np.int64(delta[start + k])
-                outside = (where < 0) | (where >= num_positions)
-                other = np.int64(node_at[np.int64(0) if outside else where])
-                differs |= outside | (other != np.int64(next_node[at + k])) | (other >= num_nodes)
-        else:
-            for k in range(count):
-                other = node + np.int64(delta[start + k])
-                differs |= (other != np.int64(next_node[at + k])) | (other >= num_nodes)
-        if coded:
-            begin = _list_start(pattern_list, list_offsets, list_code.size, pattern, count)
-            if begin < 0:
-                return BAD_PATTERN, i
-            for k in range(count):
-                differs |= list_code[begin + k] != outcome[at + k]
-        if differs:
-            return OK, i
-        action += 1
-        if action == num_joint_actions:
-            action = np.int64(0)
-            node += 1
+    if sums.size > 1:
+        # Once, in one go: what follows may use next nodes as places.
+        highest = np.uint64(0)
+        for edge in range(np.uint64(sums[0]), np.uint64(sums[sums.size - 1])):
+            highest = max(highest, np.uint64(next_node[edge]))
+        if highest >= np.uint64(num_nodes) and sums[sums.size - 1] > sums[0]:
+            for i in range(sums.size - 1):
+                for edge in range(sums[i], sums[i + 1]):
+                    if np.uint64(next_node[edge]) >= np.uint64(num_nodes):
+                        return OK, i
+    patterns = np.empty(_ROWS, np.int64)
+    starts = np.empty(_ROWS, np.int64)
+    counts = np.empty(_ROWS, np.int64)
+    lists = np.empty(_ROWS, np.int64)
+    for first in range(0, sums.size - 1, _ROWS):
+        some = min(_ROWS, sums.size - 1 - first)
+        status, stopped = _find_rows(
+            first_row + first,
+            some,
+            num_joint_actions,
+            block,
+            block_pattern,
+            pattern_offsets,
+            delta,
+            coded,
+            pattern_list,
+            list_offsets,
+            list_code,
+            patterns,
+            starts,
+            counts,
+            lists,
+        )
+        if status != OK:
+            return status, first + stopped
+        for i in range(some):
+            at = sums[first + i]
+            start = starts[i]
+            count = counts[i]
+            if sums[first + i + 1] - at != count:
+                return OK, first + i
+            node = np.int64((first_row + first + i) // num_joint_actions)
+            # Unsigned places, as a signed one is first asked whether it counts from the end.
+            mine = np.uint64(at)
+            theirs = np.uint64(start)
+            differs = np.int64(0)
+            if placed:
+                base = np.int64(position[node])
+                for k in range(np.uint64(count)):
+                    differs |= (np.int64(position[next_node[mine + k]]) - base) ^ np.int64(delta[theirs + k])
+            else:
+                for k in range(np.uint64(count)):
+                    differs |= (np.int64(next_node[mine + k]) - node) ^ np.int64(delta[theirs + k])
+            if differs != 0 or (coded and not _same(outcome, at, list_code, lists[i], count)):
+                return OK, first + i
     return OK, -1
 
 
@@ -379,6 +495,16 @@ def block_bounds(block_pattern: Any, pattern_offsets: Any, delta: Any, least: An
                 empty = False
         least[number] = low
         largest[number] = high
+
+
+@kernel
+def check_places(position: Any, node_at: Any) -> int:
+    """Check that every node is found at its own position; the first that isn't, or -1."""
+    for node in range(position.size):
+        where = np.int64(position[node])
+        if where < 0 or where >= node_at.size or np.int64(node_at[where]) != node:
+            return node
+    return -1
 
 
 @kernel

@@ -49,7 +49,7 @@ class PatternTable:
     pattern_list : (patterns,) uint32, or None
         Each pattern's list of codes.
     list_offsets : (lists + 1,) uint64, or None
-    list_code : (codes,) uint32, or None
+    list_code : (codes,) uint8, uint16 or uint32, or None
     node_at : (positions,) uint32 or uint64, or None
         The node at a position, N where there is none; None where positions are nodes.
 
@@ -68,7 +68,7 @@ class PatternTable:
         delta: NDArray[Any],
         pattern_list: NDArray[np.uint32] | None = None,
         list_offsets: NDArray[np.uint64] | None = None,
-        list_code: NDArray[np.uint32] | None = None,
+        list_code: NDArray[Any] | None = None,
         node_at: NDArray[Any] | None = None,
     ) -> None:
         self.num_nodes = num_nodes
@@ -83,11 +83,14 @@ class PatternTable:
         self.list_offsets = as_input(
             np.zeros(1, np.uint64) if list_offsets is None else list_offsets, np.uint64
         )
-        self.list_code = as_input(_none(np.uint32) if list_code is None else list_code, np.uint32)
+        self.list_code = as_input(
+            _none(np.uint8) if list_code is None else list_code, outcome_dtype(num_outcomes)
+        )
         nodes = next_node_dtype(num_nodes)  # N, which stands for no node, fits as well
         self.node_at = as_input(_none(nodes) if node_at is None else node_at, nodes)
         self._searched: tuple[Any, tuple[int, NDArray[np.float64], NDArray[np.uint32]]] | None = None
         self._longest: int | None = None
+        self._lists_checked = False
         if self.coded != (num_outcomes > 1):
             raise CorruptStoreError(f"rows: {num_outcomes} outcomes don't go with these patterns", _HINT)
         if len(self.pattern_offsets) < 1 or int(self.pattern_offsets[-1]) != len(self.delta):
@@ -139,7 +142,9 @@ class PatternTable:
             map_hot(folder / "delta", dtype=delta_dtype(positions), item_shape=()),
             map_hot(folder / "pattern_list", dtype=np.uint32, item_shape=()) if coded else None,
             map_hot(folder / "list_offsets", dtype=np.uint64, item_shape=()) if coded else None,
-            map_hot(folder / "list_code", dtype=np.uint32, item_shape=()) if coded else None,
+            map_hot(folder / "list_code", dtype=outcome_dtype(num_outcomes), item_shape=())
+            if coded
+            else None,
             node_at,
         )
 
@@ -255,24 +260,39 @@ class PatternTable:
         """
         reasons = {
             kernels.BAD_OFFSETS: "its offsets fall or point behind the end",
-            kernels.BAD_CODE: f"a code isn't within 0 to {self.num_outcomes - 1:,}",
             kernels.BAD_PATTERN: "its list of codes isn't there or isn't as long",
             kernels.UNSORTED: "it isn't sorted by difference, then code",
         }
-        kind = "list"
-        status, number = pattern_kernels.check_lists(self.list_offsets, self.list_code, self.num_outcomes)
-        if status == kernels.OK:
-            kind = "pattern"
-            status, number = pattern_kernels.check_patterns(
-                self.pattern_offsets,
-                self.delta,
-                self.pattern_list,
-                self.list_offsets,
-                self.list_code,
-                self.coded,
-            )
+        self._lists_checked = False
+        self.check_codes()
+        status, number = pattern_kernels.check_patterns(
+            self.pattern_offsets,
+            self.delta,
+            self.pattern_list,
+            self.list_offsets,
+            self.list_code,
+            self.coded,
+        )
         if status != kernels.OK:
-            raise CorruptStoreError(f"rows: {kind} {number} is damaged: {reasons[status]}", _HINT)
+            raise CorruptStoreError(f"rows: pattern {number} is damaged: {reasons[status]}", _HINT)
+
+    def check_codes(self) -> None:
+        """Check once that every code in the lists exists: decoding then copies them as they are.
+
+        Raises
+        ------
+        CorruptStoreError
+            Naming the list.
+        """
+        if self._lists_checked:
+            return
+        status, number = pattern_kernels.check_lists(self.list_offsets, self.list_code, self.num_outcomes)
+        if status != kernels.OK:
+            reason = "its offsets fall or point behind the end"
+            if status == kernels.BAD_CODE:
+                reason = f"an outcome code isn't within 0 to {self.num_outcomes - 1:,}"
+            raise CorruptStoreError(f"rows: list {number} is damaged: {reason}", _HINT)
+        self._lists_checked = True
 
     def _bounds(self, patterns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int, int]:
         starts = np.empty(len(patterns), np.int64)
