@@ -100,6 +100,8 @@ class BuildReport:
     peak_anonymous : int
         Highest sampled anonymous memory of the process, bytes.
     notes : list of str
+    problem : str
+        Of a dry run: why the build would be refused, and what would fit; else empty.
     dry_run : bool
     """
 
@@ -126,6 +128,7 @@ class BuildReport:
     seconds: dict[str, float] = field(default_factory=dict)
     peak_anonymous: int = 0
     notes: list[str] = field(default_factory=list)
+    problem: str = ""
     dry_run: bool = False
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from omstore.build.edges import EDGE_COLUMNS, SameNodes, edge_table, encode_edge
 from omstore.build.factoring import model_factoring
 from omstore.build.nodes import StagedNodes, stage_nodes
 from omstore.build.options import PROOF_LIMIT, PROOF_ROWS, BuildOptions, BuildReport
-from omstore.build.preflight import Preflight, check_preflight, preflight
+from omstore.build.preflight import Preflight, find_problem, preflight
 from omstore.build.replay import transition_table, write_transitions
 from omstore.build.simulate import simulate
 from omstore.build.sizes import sizes_by_folder
@@ -33,7 +31,7 @@ from omstore.model.model_rows import answer_rows
 from omstore.model.protocol import TransitionModel
 from omstore.model.rows import ProceduralRows
 from omstore.progress import Progress, silent
-from omstore.publish.staging import Staging, stage
+from omstore.publish.staging import Staging, stage, stage_dry
 from omstore.read.attributes import Attribute
 
 __all__ = ["build"]
@@ -85,26 +83,13 @@ def build(
     export = Path(export)
     checked_model(model)
     predicted = preflight(model, export, options)
-    check_preflight(predicted, options)
-    with PeakMemory() as peak, staging_for(export, options.dry_run) as staging:
-        report = _Build(model, options, progress, staging, predicted).run()
+    problem = find_problem(predicted, options)
+    if problem is not None and not options.dry_run:
+        raise problem
+    with PeakMemory() as peak, (stage_dry if options.dry_run else stage)(export) as staging:
+        report = _Build(model, options, progress, staging, predicted, str(problem or "")).run()
     report.peak_anonymous = peak.anonymous
     return report
-
-
-@contextlib.contextmanager
-def staging_for(export: Path, dry_run: bool) -> Iterator[Staging]:
-    """Stage beside the store; a dry run in a folder of its own, so that nothing is left."""
-    if not dry_run:
-        with stage(export) as staging:
-            yield staging
-        return
-    parent: Path | None = export if os.access(export, os.W_OK) else None
-    with (
-        tempfile.TemporaryDirectory(prefix=".omstore-dry-run-", dir=parent) as folder,
-        stage(Path(folder)) as staging,
-    ):
-        yield staging
 
 
 class _Build:
@@ -115,6 +100,7 @@ class _Build:
         progress: Progress,
         staging: Staging,
         predicted: Preflight,
+        problem: str,
     ) -> None:
         self.model = model
         self.options = options
@@ -138,6 +124,7 @@ class _Build:
             node_bytes=predicted.node_bytes,
             free_bytes=predicted.free_bytes,
             forecasts=[forecast.to_dict() for forecast in predicted.forecasts],
+            problem=problem,
             dry_run=options.dry_run,
         )
 
@@ -170,7 +157,8 @@ class _Build:
 
     def _worth_staging(self) -> bool:
         """Whether a dry run looks at a sample of real rows: where the nodes alone aren't already much."""
-        return self.report.node_bytes <= min(1 << 30, self.report.free_bytes // 2)
+        report = self.report
+        return not report.problem and report.node_bytes <= min(1 << 30, report.free_bytes // 2)
 
     # ---- nodes
 

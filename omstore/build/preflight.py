@@ -27,7 +27,7 @@ from omstore.model.numbering import Numbering, ProductNumbering
 from omstore.model.protocol import IndependentModel, TransitionModel
 from omstore.rows.encoding import next_node_dtype, outcome_dtype
 
-__all__ = ["Preflight", "check_preflight", "preflight"]
+__all__ = ["Preflight", "find_problem", "preflight"]
 
 _SAMPLED = 1 << 12
 _COUNTED_NODES = 1 << 26
@@ -176,21 +176,8 @@ def _sample_rows(model: TransitionModel, numbering: Numbering) -> tuple[int, flo
     return _extrapolate(np.diff(rows.bounds(drawn)[0]), num_rows)
 
 
-def check_preflight(predicted: Preflight, options: BuildOptions) -> None:
-    """Refuse what can't fit, with the numbers and what would.
-
-    Raises
-    ------
-    DiskFullError, MemoryBudgetError
-        Not for a dry run, which reports instead.
-    """
-    problem = find_problem(predicted, options)
-    if problem is not None and not options.dry_run:
-        raise problem
-
-
 def find_problem(predicted: Preflight, options: BuildOptions) -> OmstoreError | None:
-    """Return the error that `check_preflight` raises, or None."""
+    """Return the error to refuse a build with: the numbers, and what would fit; None where it fits."""
     free, nodes = predicted.free_bytes, predicted.node_bytes
     if nodes > free:
         return DiskFullError(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from omstore.cli.build import build_command
 from omstore.cli.compact import compact_command
 from omstore.cli.convert import convert_command
 from omstore.cli.export import export_command
@@ -64,6 +65,7 @@ def omstore_command() -> None:
 for _command in (
     peek_command,
     convert_command,
+    build_command,
     stats_command,
     verify_command,
     compact_command,

@@ -16,7 +16,7 @@ COMMANDS = list(omstore_command.commands.values())
 
 
 def test_these_are_the_commands():
-    names = ["peek", "convert", "stats", "verify", "compact", "export", "versions", "gc", "rollback"]
+    names = ["peek", "convert", "build", "stats", "verify", "compact", "export", "versions", "gc", "rollback"]
     assert [command.name for command in COMMANDS] == names
 
 
