@@ -16,6 +16,7 @@ __all__ = [
     "MemoryBudgetError",
     "ModelError",
     "ModelImportError",
+    "NotFactoredError",
     "OmstoreError",
     "ProofError",
     "PublishError",
@@ -75,6 +76,10 @@ class ModelError(OmstoreError, ValueError):
 
 class ModelImportError(OmstoreError, PermissionError):
     """A store's rows are answered by a model that must be imported, and nobody allowed it."""
+
+
+class NotFactoredError(OmstoreError, ValueError):
+    """Too many rows aren't made of independent components; says how many."""
 
 
 class DiskFullError(OmstoreError, OSError):

@@ -11,6 +11,7 @@ from omstore.rows.compressed import CsrCompressedRows
 from omstore.rows.csr import CsrRows
 from omstore.rows.dictionary import DictionaryRows
 from omstore.rows.encoding import DrawnEdges, Edges, GraphSize, Probabilities, RowChunk, RowEncoding
+from omstore.rows.factored import FactoredRows
 from omstore.rows.write import CsrCompressedWriter, CsrWriter, RowWriter, row_writer
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "DictionaryRows",
     "DrawnEdges",
     "Edges",
+    "FactoredRows",
     "GraphSize",
     "Probabilities",
     "RowChunk",
@@ -57,6 +59,8 @@ def open_rows(folder: Path, description: Mapping[str, Any], size: GraphSize) -> 
         return CsrCompressedRows(folder, description, size)
     if encoding == DictionaryRows.name:
         return DictionaryRows.open(folder, description, size)
+    if encoding == FactoredRows.name:
+        return FactoredRows.open(folder, description, size)
     raise SchemaVersionError(
         f"{folder}: this omstore doesn't read the row encoding {encoding!r}",
         "Install the omstore that wrote it (tool_version in manifest.json) or a newer one.",
