@@ -25,10 +25,10 @@ from omstore.encode.forecast import (
     forecast_csr,
     forecast_dictionary,
     forecast_factored,
-    survey_rows,
 )
 from omstore.encode.hoist import Hoisted, hoist
 from omstore.encode.recoded import RecodedRows
+from omstore.encode.survey import survey_rows
 from omstore.errors import UsageError
 from omstore.format.states import StateCodec
 from omstore.memory import DEFAULT_BUDGET
@@ -254,6 +254,7 @@ class _Encoding:
     def _find_factoring(self) -> str:
         """Look for a factoring where none was given; return why there is none."""
         import importlib.util
+
         if importlib.util.find_spec("omstore.rows.factored_writer") is None:
             return "its writer hasn't landed"
         if self.factoring is not None:
