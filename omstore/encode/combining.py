@@ -16,7 +16,7 @@ from omstore.encode.kernel_votes import TOLERANCE, Votes, pairs_of
 from omstore.encode.local_states import ProductNumbers
 from omstore.encode.row_sample import RowSample, RowSampler
 
-__all__ = ["MAX_COMBINATIONS", "CodeVotes", "FactoredKernels", "Matched", "classify"]
+__all__ = ["MAX_COMBINATIONS", "CodeVotes", "FactoredKernels", "Matched", "classify", "match", "rare_rows"]
 
 MAX_COMBINATIONS = 1 << 22
 """Combinations of classes: each has its outcome code in a table."""
@@ -93,7 +93,9 @@ def classify(votes: Sequence[Votes], coded: bool) -> FactoredKernels:
         heads = np.flatnonzero(np.diff(ordered, prepend=-1.0) > TOLERANCE)
         ends = np.append(heads[1:], len(ordered))
         of_value = np.searchsorted(heads, np.arange(len(ordered)), side="right") - 1
-        values.append(np.array([_snap(float(ordered[(a + b) // 2])) for a, b in zip(heads, ends, strict=True)]))
+        values.append(
+            np.array([_snap(float(ordered[(a + b) // 2])) for a, b in zip(heads, ends, strict=True)])
+        )
         classes.append(of_value[np.searchsorted(ordered, component.chance)].astype(np.int64))
     return FactoredKernels(list(votes), values, classes, coded)
 
@@ -188,7 +190,9 @@ class CodeVotes:
         last = np.searchsorted(ordered, wanted + TOLERANCE, side="right")
         nearest = np.clip(np.searchsorted(ordered, wanted), 0, len(ordered) - 1)
         below = np.clip(nearest - 1, 0, None)
-        nearest = np.where(np.abs(ordered[below] - wanted) < np.abs(ordered[nearest] - wanted), below, nearest)
+        nearest = np.where(
+            np.abs(ordered[below] - wanted) < np.abs(ordered[nearest] - wanted), below, nearest
+        )
         found = last > first
         codes[missing[found]] = order[nearest[found]]
         return codes

@@ -25,7 +25,7 @@ def _mix(number: Any) -> Any:
 
 
 @inner_kernel
-def _component(packed: Any, i: int, j: int, component_bits: int) -> int:
+def _component(packed: Any, i: int, j: int, component_bits: int) -> Any:
     if component_bits == 1:
         return np.int64((packed[i, j >> 3] >> (7 - (j & 7))) & 1)
     value = np.int64(0)
@@ -36,11 +36,11 @@ def _component(packed: Any, i: int, j: int, component_bits: int) -> int:
 
 
 @inner_kernel
-def _digit(packed: Any, i: int, component_bits: int, first: int, last: int, low: int) -> int:
+def _digit(packed: Any, i: int, component_bits: int, first: int, last: int, low: int) -> Any:
     """Digit of state `i` over components first..last, -1 where it has none."""
     if first == last:
         return _component(packed, i, first, component_bits) - low
-    found = np.int64(-1)
+    found: Any = np.int64(-1)
     if component_bits == 1:
         for k in range(first >> 3, (last >> 3) + 1):
             byte = np.int64(packed[i, k])

@@ -13,14 +13,12 @@ rows. It needs not be right: `write_factored` compares every row with the factor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from omstore.compiled import as_input
-from omstore.encode import factoring_kernels as kernels
 from omstore.encode.combining import (
     MAX_COMBINATIONS,
     CodeVotes,
@@ -31,12 +29,13 @@ from omstore.encode.combining import (
     rare_rows,
 )
 from omstore.encode.coordinates import Coordinates, find_coordinates
-from omstore.encode.kernel_votes import TOLERANCE, Votes, count_votes, visit_lacking
+from omstore.encode.digit_groups import Looked, group_digits
+from omstore.encode.kernel_votes import Votes, count_votes, visit_lacking
 from omstore.encode.local_states import ProductNumbers, number_products
 from omstore.encode.row_sample import MAX_EDGES, RowSample, RowSampler
 from omstore.format.states import StateCodec
 from omstore.rows import Probabilities, RowEncoding
-from omstore.rows.factored_tables import MAX_COMPONENTS, Component, Factoring, find_bad_kernel, find_problem
+from omstore.rows.factored_tables import Component, Factoring, find_bad_kernel, find_problem
 
 __all__ = ["FoundFactoring", "NotFactored", "find_factoring"]
 
@@ -46,12 +45,10 @@ node of 400 is missed once in 160 times."""
 _FEWEST_NODES = 16
 _ACTIONS = 16  # of an agent that are compared in a node
 _MOST_PAIRS = 1 << 18  # of local state and action: a kernel is to be small beside the rows
-_CONTESTED = 0.5  # a digit that answers to a second agent half as often belongs to neither
 _MOST_EXCEPTIONS = 0.15  # of all rows, not counting those of absorbing nodes
 _MOST_WITH_ABSORBING = 0.40
 _RARE_COMBINATIONS = 4096
 _RARE_TRIES = 4
-_FINGERPRINTS = 1 << 21  # numbers made at a time
 _ULPS = 4  # in product mode, between an edge's probability and the product of the kernels'
 
 
@@ -87,16 +84,6 @@ class FoundFactoring(Factoring):
     exceptions_with_absorbing: float = 0.0
 
 
-@dataclass(frozen=True)
-class _Looked:
-    """The rows looked at: every node's, of each agent some actions with those of the others fixed."""
-
-    rows: RowSample
-    absorbing: NDArray[np.bool_]  # (R,) of whose node all rows lead nowhere else
-    columns: list[slice] = field(default_factory=list)  # each agent's among the rows of a node
-    per_node: int = 0
-
-
 def find_factoring(
     source: RowEncoding,
     packed: NDArray[np.uint8],
@@ -129,7 +116,7 @@ def find_factoring(
     Returns
     -------
     FoundFactoring, or NotFactored
-        Memory: 12 bytes a node, up to 200 MiB for the rows looked at.
+        Memory: 12 bytes a node, and up to 100 MiB for the rows looked at.
     """
     if not isinstance(probabilities, Probabilities):
         table = np.asarray(probabilities, np.float64)
@@ -146,7 +133,7 @@ def find_factoring(
         return stop.result
 
 
-class _Stop(Exception):  # noqa: N818 - no error: the search ends here
+class _Stop(Exception):
     def __init__(self, reason: str, exceptions: float | None = None) -> None:
         super().__init__(reason)
         self.result = NotFactored(reason, exceptions)
@@ -163,8 +150,11 @@ class _Search:
 
     def run(self) -> FoundFactoring:
         looked = self._look()
-        agents, groups = self._group_digits(looked)
-        numbers = number_products(self._coordinates, groups)
+        groups = group_digits(looked, self._coordinates, self._sampler.grid)
+        if isinstance(groups, str):
+            raise _Stop(groups)
+        agents = list(groups)
+        numbers = number_products(self._coordinates, list(groups.values()))
         if isinstance(numbers, str):
             raise _Stop(f"The state has no small components: {numbers}.")
         votes = self._vote(looked, agents, numbers)
@@ -180,7 +170,7 @@ class _Search:
         exceptions, with_absorbing = self._judge(looked, right)
         return self._finish(agents, numbers, factored, combination, exceptions, with_absorbing)
 
-    def _look(self) -> _Looked:
+    def _look(self) -> Looked:
         """Draw nodes, and of each agent rows that differ in its action only."""
         nodes_all, grid = self._size.num_nodes, self._sampler.grid
         if nodes_all <= _NODES:
@@ -208,73 +198,9 @@ class _Search:
             np.repeat(nodes[:kept][order], len(joint)), joints[:kept][order].reshape(-1)
         )
         stays = rows.stays.reshape(kept, -1).all(axis=1)
-        return _Looked(rows, np.repeat(stays, len(joint)), columns, len(joint))
+        return Looked(rows, np.repeat(stays, len(joint)), columns, len(joint))
 
-    def _group_digits(self, looked: _Looked) -> tuple[list[int | None], list[list[int]]]:
-        """Give every digit to the agent whose action it answers to in most nodes."""
-        coordinates, grid = self._coordinates, self._sampler.grid
-        answers = self._answers(looked)
-        if not coordinates.num_digits:
-            raise _Stop("There is only one state.")
-        owner = answers.argmax(axis=1)
-        most = answers.max(axis=1)
-        if answers.shape[1] > 1:
-            second = np.sort(answers, axis=1)[:, -2]
-            contested = np.flatnonzero(second > _CONTESTED * most)
-            if len(contested):
-                digit = int(contested[np.argmax(most[contested])])
-                first, other = np.argsort(-answers[digit], kind="stable")[:2].tolist()
-                nodes = len(looked.rows.nodes) // looked.per_node
-                raise _Stop(
-                    f"Agents don't move independently: {coordinates.describe(digit)} of the state answers to agent "
-                    f"{first} in {answers[digit, first]:,} and to agent {other} in {answers[digit, other]:,} of "
-                    f"{nodes:,} nodes."
-                )
-        moved: dict[int | None, list[int]] = {}
-        for digit in range(coordinates.num_digits):
-            moved.setdefault(int(owner[digit]) if most[digit] else None, []).append(digit)
-        if len(moved) < 2:
-            who = next(iter(moved))
-            raise _Stop(
-                "No agent's action moves any component of the state."
-                if who is None
-                else f"Agent {who} alone moves all that changes in the state."
-            )
-        agents = sorted(moved, key=lambda agent: moved[agent][0])
-        still = [agent for agent in range(len(grid.num_actions)) if agent not in moved]
-        if len(agents) + len(still) > MAX_COMPONENTS:
-            raise _Stop(f"{len(agents) + len(still)} components are more than {MAX_COMPONENTS}.")
-        return [*agents, *still], [moved[agent] for agent in agents] + [[] for _ in still]
-
-    def _answers(self, looked: _Looked) -> NDArray[np.int64]:
-        """(C, agents) in how many nodes the distribution of a digit depends on the agent's action."""
-        rows, digits = looked.rows, self._coordinates.num_digits
-        answers = np.zeros((digits, len(looked.columns)), np.int64)
-        component_digit = as_input(self._coordinates.component_digit(), np.int64)
-        nodes = max(1, _FINGERPRINTS // (looked.per_node * max(1, digits)))
-        for first in range(0, len(rows.nodes), nodes * looked.per_node):
-            part = slice(first, min(first + nodes * looked.per_node, len(rows.nodes)))
-            prints = np.zeros((part.stop - first, digits))
-            kernels.fingerprint_rows(
-                as_input(self._coordinates.packed, np.uint8),
-                self._coordinates.codec.component_bits,
-                component_digit,
-                as_input(rows.nodes[part], np.int64),
-                as_input(rows.offsets[first : part.stop + 1], np.int64),
-                as_input(rows.next_node, np.int64),
-                as_input(rows.chance, np.float64),
-                prints,
-            )
-            prints = prints.reshape(-1, looked.per_node, digits)
-            legal = rows.legal[part].reshape(-1, looked.per_node)
-            for agent, columns in enumerate(looked.columns):
-                can = legal[:, columns, None]
-                most = np.where(can, prints[:, columns], -np.inf).max(axis=1)
-                least = np.where(can, prints[:, columns], np.inf).min(axis=1)
-                answers[:, agent] += (most - least > TOLERANCE).sum(axis=0)
-        return answers
-
-    def _vote(self, looked: _Looked, agents: list[int | None], numbers: ProductNumbers) -> list[Votes]:
+    def _vote(self, looked: Looked, agents: list[int | None], numbers: ProductNumbers) -> list[Votes]:
         grid = self._sampler.grid
         counts = [1 if agent is None else grid.num_actions[agent] for agent in agents]
         pairs = int((numbers.sizes * counts).sum())
@@ -284,7 +210,7 @@ class _Search:
             )
         trusted = looked.rows.legal & ~looked.absorbing
         votes = [
-            count_votes(self._sampler, numbers, component, agent, looked.rows, trusted)
+            count_votes(self._sampler, numbers, component, agent, looked.rows, trusted, self._rng)
             for component, agent in enumerate(agents)
         ]
         for component in range(len(votes)):
@@ -292,7 +218,7 @@ class _Search:
         return votes
 
     def _combine(
-        self, looked: _Looked, numbers: ProductNumbers, factored: FactoredKernels, matched: Matched
+        self, looked: Looked, numbers: ProductNumbers, factored: FactoredKernels, matched: Matched
     ) -> NDArray[np.int64]:
         if not factored.coded:
             return np.zeros(1, np.int64)
@@ -313,14 +239,14 @@ class _Search:
         return votes.completed()
 
     def _products_agree(
-        self, looked: _Looked, factored: FactoredKernels, matched: Matched
+        self, looked: Looked, factored: FactoredKernels, matched: Matched
     ) -> NDArray[np.bool_]:
         chance = looked.rows.chance
         product = factored.product_of(np.maximum(matched.combination, 0))
         near = np.abs(product - chance) <= _ULPS * np.spacing(chance)
         return matched.fits & _all_of(near, looked.rows.offsets)
 
-    def _judge(self, looked: _Looked, right: NDArray[np.bool_]) -> tuple[float, float]:
+    def _judge(self, looked: Looked, right: NDArray[np.bool_]) -> tuple[float, float]:
         """Shares of exceptional rows, without and with absorbing nodes; not factored where they are many."""
         rows = len(right)
         absorbing = looked.absorbing & looked.rows.legal
@@ -361,7 +287,13 @@ class _Search:
                 own = {"outcome_class": np.zeros(len(classes), np.int64), "num_classes": 1}
             components.append(
                 Component(
-                    agent, votes.size, votes.num_actions, votes.bounds, votes.next_state, values[classes], **own
+                    agent,
+                    votes.size,
+                    votes.num_actions,
+                    votes.bounds,
+                    votes.next_state,
+                    values[classes],
+                    **own,
                 )
             )
         product = numbers.product if len(numbers.product) else None
@@ -372,9 +304,7 @@ class _Search:
         return found
 
 
-def _codes_agree(
-    rows: RowSample, matched: Matched, combination: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _codes_agree(rows: RowSample, matched: Matched, combination: NDArray[np.int64]) -> NDArray[np.bool_]:
     """(R,) whether a row is what the factoring says."""
     if rows.code is None:
         return matched.fits

@@ -42,7 +42,7 @@ def _weight(component: int, value: int) -> float:
 
 
 @inner_kernel
-def _component(packed: Any, i: int, j: int, size: int) -> int:
+def _component(packed: Any, i: int, j: int, size: int) -> Any:
     value = np.int64(0)
     for k in range(j * size, (j + 1) * size):
         value = (value << 8) | np.int64(packed[i, k])
@@ -50,8 +50,23 @@ def _component(packed: Any, i: int, j: int, size: int) -> int:
 
 
 @inner_kernel
-def _product(product: Any, node: int) -> int:
+def _product(product: Any, node: int) -> Any:
     return product[node] if product.size else np.int64(node)
+
+
+@inner_kernel
+def _sort(values: Any, count: int) -> None:
+    """Sort the first values in place (Shell's sort: they are few, and numpy's takes long to compile)."""
+    gap = count >> 1
+    while gap > 0:
+        for i in range(gap, count):
+            value = values[i]
+            at = i
+            while at >= gap and values[at - gap] > value:
+                values[at] = values[at - gap]
+                at -= gap
+            values[at] = value
+        gap >>= 1
 
 
 @kernel
@@ -241,7 +256,7 @@ def vote_kernels(
     chances = np.empty((most, longest), np.float64)
     lengths = np.empty(most, np.int64)
     votes = np.empty(most, np.int64)
-    total = np.int64(0)
+    total = 0
     out_bounds[0] = 0
     for pair in range(bounds.size - 1):
         count = min(bounds[pair + 1] - bounds[pair], most)
@@ -256,12 +271,13 @@ def vote_kernels(
                     touched[n] = local
                     n += 1
                 dense[local] += chance[edge]
-            ordered = np.sort(touched[:n])
+            _sort(touched, n)
             for k in range(n):
-                nexts[v, k] = ordered[k]
-                chances[v, k] = dense[ordered[k]]
-                dense[ordered[k]] = 0.0
-                met[ordered[k]] = 0
+                local = touched[k]
+                nexts[v, k] = local
+                chances[v, k] = dense[local]
+                dense[local] = 0.0
+                met[local] = 0
             lengths[v] = n
             votes[v] = 1
             for u in range(v):
@@ -327,9 +343,10 @@ def match_rows(
         expected = np.int64(1)
         for c in range(pairs.shape[1]):
             pair = pairs[row, c]
-            # outdegrees are below 2^31 here, so the product doesn't overflow before it is too large
-            if expected <= end - begin:
-                expected *= kernel_bounds[pair + 1] - kernel_bounds[pair]
+            length = kernel_bounds[pair + 1] - kernel_bounds[pair]
+            # Once there are too many only 0 matters; so the product doesn't overflow.
+            if length == 0 or expected <= end - begin:
+                expected *= length
         good = expected == end - begin
         last = np.int64(-1)
         for edge in range(begin, end):

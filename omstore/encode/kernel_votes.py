@@ -16,7 +16,7 @@ from omstore.encode import factoring_kernels as kernels
 from omstore.encode.local_states import ProductNumbers
 from omstore.encode.row_sample import RowSample, RowSampler, ragged_positions
 
-__all__ = ["TOLERANCE", "Votes", "count_votes", "visit_lacking"]
+__all__ = ["TOLERANCE", "Votes", "count_votes", "pairs_of", "visit_lacking"]
 
 TOLERANCE = 1e-12
 """Probabilities that differ by no more are the same."""
@@ -84,8 +84,9 @@ def count_votes(
     agent: int | None,
     rows: RowSample,
     trusted: NDArray[np.bool_],
+    rng: np.random.Generator,
 ) -> Votes:
-    """Count the votes of a sample of rows on all pairs of a component.
+    """Count the votes of a sample of rows on all pairs of a component, drawing those that vote.
 
     Parameters
     ----------
@@ -98,7 +99,8 @@ def count_votes(
         agent, size, actions, np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
     )
     pair = pairs_of(sampler, numbers, blank, component, rows)
-    return _vote(numbers, component, blank, rows, trusted, pair, size * actions)
+    voting = rng.permutation(np.flatnonzero(trusted))
+    return _vote(numbers, component, blank, rows, voting, pair, size * actions)
 
 
 def visit_lacking(
@@ -113,13 +115,15 @@ def visit_lacking(
     Actions of the other agents are drawn from those that are known to be legal where they are.
     """
     votes = components[component]
-    for _ in range(_ROUNDS):
-        lacking = np.flatnonzero(votes.votes < (_FEW_VOTES if _ == 0 else 1))
+    for visit in range(_ROUNDS):
+        lacking = np.flatnonzero(votes.votes < (_FEW_VOTES if visit == 0 else 1))
         if not len(lacking):
             return
         kept = _keep_nodes(numbers, component, votes, lacking, int(rng.integers(1 << 62)))
         for first in range(0, len(lacking), _PAIRS_AT_ONCE):
-            _visit(sampler, numbers, components, component, lacking[first : first + _PAIRS_AT_ONCE], kept, rng)
+            _visit(
+                sampler, numbers, components, component, lacking[first : first + _PAIRS_AT_ONCE], kept, rng
+            )
 
 
 def _keep_nodes(
@@ -158,7 +162,8 @@ def _visit(
         seen = np.zeros(len(lacking), np.bool_)
         seen[position[at][trusted]] = True
         trusted |= rows.legal & ~seen[position[at]]  # better an absorbing node's vote than none
-        found = _vote(numbers, component, votes, rows, trusted, position[at], len(lacking))
+        voting = np.flatnonzero(trusted)
+        found = _vote(numbers, component, votes, rows, voting, position[at], len(lacking))
         votes.replace(lacking, found)
 
 
@@ -204,11 +209,10 @@ def _vote(
     component: int,
     votes: Votes,
     rows: RowSample,
-    trusted: NDArray[np.bool_],
+    voting: NDArray[np.int64],
     pair: NDArray[np.int64],
     num_pairs: int,
 ) -> Votes:
-    voting = np.flatnonzero(trusted)
     voting = voting[np.argsort(pair[voting], kind="stable")]
     starts = np.searchsorted(pair[voting], np.arange(num_pairs + 1))
     out_votes = np.zeros(num_pairs, np.int64)

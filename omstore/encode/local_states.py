@@ -53,7 +53,7 @@ class ProductNumbers:
 
     def local(self, nodes: NDArray[np.int64], component: int) -> NDArray[np.int64]:
         """Return the local states of nodes in a component."""
-        return self.of(nodes) // self.strides[component] % self.sizes[component]
+        return np.asarray(self.of(nodes) // self.strides[component] % self.sizes[component])
 
     def find(self, number: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the nodes with given numbers, -1 where there is none; memory: 16 bytes a node at worst."""
@@ -123,9 +123,7 @@ def number_products(coordinates: Coordinates, groups: Sequence[Sequence[int]]) -
     return ProductNumbers(np.array(sizes, np.int64), as_input(product, np.int64), nodes)
 
 
-def _mask_of(
-    coordinates: Coordinates, digits: Sequence[int]
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def _mask_of(coordinates: Coordinates, digits: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Which bytes of a packed state the digits are in, and which of their bits."""
     codec = coordinates.codec
     bits = np.zeros(codec.packed_bytes * 8, np.uint8)

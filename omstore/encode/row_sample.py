@@ -15,8 +15,9 @@ from omstore.rows import Edges, Probabilities, RowEncoding
 
 __all__ = ["MAX_EDGES", "ActionGrid", "RowSample", "RowSampler", "ragged_positions"]
 
-MAX_EDGES = 1 << 22
-"""Edges gathered at a time: 64 to 96 MiB. Not a part of the budget: what is found must not depend on it."""
+MAX_EDGES = 1 << 21
+"""Edges gathered at a time: up to 100 MiB with what is made of them. Not a part of the budget: what is
+found must not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ActionGrid:
 
     def action(self, joint: NDArray[np.int64], agent: int) -> NDArray[np.int64]:
         """Return an agent's part of joint actions."""
-        return joint // self.strides[agent] % self.num_actions[agent]
+        return np.asarray(joint // self.strides[agent] % self.num_actions[agent])
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Draw joint actions, each equally likely."""
@@ -43,7 +44,7 @@ class ActionGrid:
         self, joint: NDArray[np.int64], agent: int, action: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Replace an agent's action in joint actions."""
-        return joint + (action - self.action(joint, agent)) * self.strides[agent]
+        return np.asarray(joint + (action - self.action(joint, agent)) * self.strides[agent])
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,7 @@ class RowSampler:
         Of each agent.
     """
 
-    def __init__(
-        self, source: RowEncoding, probabilities: Probabilities, num_actions: Sequence[int]
-    ) -> None:
+    def __init__(self, source: RowEncoding, probabilities: Probabilities, num_actions: Sequence[int]) -> None:
         self.source = source
         self.grid = ActionGrid(tuple(num_actions))
         self._probabilities = probabilities
@@ -116,9 +115,7 @@ class RowSampler:
 
     def gather(self, nodes: NDArray[np.int64], joint: NDArray[np.int64]) -> RowSample:
         """Gather rows; memory: 16 to 24 bytes an edge."""
-        found = self.source.gather(
-            self._rows(nodes, joint), edges=self._probabilities.level == "edge"
-        )
+        found = self.source.gather(self._rows(nodes, joint), edges=self._probabilities.level == "edge")
         code = None if found.outcome is None else found.outcome.astype(np.int64)
         return RowSample(nodes, joint, found.offsets, found.next_node, code, self._chance(found))
 
@@ -154,11 +151,11 @@ class RowSampler:
             return np.asarray(values[found.edge] if take is None else take(found.edge), np.float64)
         if found.outcome is None or level == "graph":
             return np.full(len(found.next_node), float(values[0]))
-        return np.asarray(values, np.float64)[found.outcome]
+        return np.asarray(self.table[found.outcome])
 
 
 def ragged_positions(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Concatenate ``arange(start, start + length)`` over all pairs."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return np.asarray(np.arange(total) + np.repeat(starts - (ends - lengths), lengths))
