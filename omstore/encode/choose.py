@@ -67,6 +67,10 @@ def choose(rows: str, forecasts: Mapping[str, Forecast]) -> Choice:
         return Choice(rows, "asked for")
     csr, factored, dictionary = (forecasts[name] for name in ("csr", "factored", "dictionary"))
     plain = format_bytes(csr.nbytes)
+    if not csr.possible:
+        if not factored.possible:
+            raise UsageError(f"the rows can't be encoded: {csr.problem}; and {factored.problem}")
+        return Choice("factored", f"{factored.about}; {csr.problem}")
     if factored.possible and factored.few_exceptions:
         return Choice("factored", f"agents move independently: {factored.about}; csr would take {plain}")
     why_not = f"not factored: {factored.problem or factored.about}"

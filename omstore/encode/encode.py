@@ -39,6 +39,7 @@ from omstore.read.attributes import Attribute
 from omstore.rows import GraphSize, RowEncoding, open_rows, row_writer
 from omstore.rows.dictionary_writer import write_dictionary
 from omstore.rows.factored import Factoring
+from omstore.rows.factored_writer import write_factored
 from omstore.rows.proof import prove
 from omstore.rows.ranges import chunk_rows
 
@@ -240,23 +241,23 @@ class _Encoding:
                 factoring=self.factoring if "factored" in wanted else None,
                 tick=tick,
             )
-        if "csr" in wanted:
-            self.forecasts["csr"] = forecast_csr(survey)
-        if "csr-compressed" in wanted:
-            self.forecasts["csr-compressed"] = forecast_compressed(survey)
-        if "dictionary" in wanted:
-            self.forecasts["dictionary"] = forecast_dictionary(survey, num_positions)
-        if problem:
-            self.forecasts["factored"] = Forecast("factored", False, problem)
-        elif "factored" in wanted:
-            self.forecasts["factored"] = forecast_factored(survey)
+        predictions: dict[str, Callable[[], Forecast]] = {
+            "csr": lambda: forecast_csr(survey),
+            "csr-compressed": lambda: forecast_compressed(survey),
+            "dictionary": lambda: forecast_dictionary(survey, num_positions),
+            "factored": lambda: forecast_factored(survey),
+        }
+        made = [attribute.name for attribute in self.attributes if attribute.level == "rows"]
+        for name in ENCODINGS:
+            if name == "factored" and problem:
+                self.forecasts[name] = Forecast(name, False, problem)
+            elif name != "factored" and name in wanted and made:
+                self.forecasts[name] = Forecast(name, False, f"{' and '.join(made)} are computed, not coded")
+            elif name in wanted:
+                self.forecasts[name] = predictions[name]()
 
     def _find_factoring(self) -> str:
         """Look for a factoring where none was given; return why there is none."""
-        import importlib.util
-
-        if importlib.util.find_spec("omstore.rows.factored_writer") is None:
-            return "its writer hasn't landed"
         if self.factoring is not None:
             return ""
         given, size = self.given, self.source.size
@@ -308,9 +309,8 @@ class _Encoding:
         probability = next(a for a in self.attributes if a.name == "probability")
         if probability.level == "outcome":
             self.proven_values = {"probability": np.asarray(probability.values)[self._code_map()]}
-            self.source = RecodedRows(
-                self.given.source, np.zeros(self.given.source.size.num_outcomes, np.int64), 1
-            )
+            none = np.zeros(self.given.source.size.num_outcomes, np.int64)
+            self.source = RecodedRows(self.given.source, none, 1)
         computed = Attribute("probability", "rows", np.empty(0))
         self.attributes = tuple(computed if a.name == "probability" else a for a in self.attributes)
 
@@ -342,20 +342,22 @@ class _Encoding:
                 positions=positions,
                 num_positions=None if positions is None else coordinates.num_positions,
                 threads=self.threads,
-                budget=self.budget,
+                budget=self.budget // 2,
                 tick=tick,
             )
         if encoding == "factored":
-            from omstore.rows.factored_writer import write_factored
-
             assert self.factoring is not None  # it was forecast
+            multiplied = "probability" in self.proven_values
             return write_factored(
-                self.source,
+                self.given.source if multiplied else self.source,
                 self.factoring,
                 self.staging,
                 exceptional_nodes=self.given.exceptional_nodes,
+                code_map=self._code_map() if multiplied else None,
+                num_outcomes=self.source.size.num_outcomes,
+                probabilities=self.proven_values.get("probability"),
                 threads=self.threads,
-                budget=self.budget,
+                budget=self.budget // 2,
                 tick=tick,
             )
         return self._write_csr(encoding, tick)

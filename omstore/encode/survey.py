@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +285,10 @@ class _Run:
             ordered = bool((product[1:] > product[:-1]).all())
         # First edges and exceptions are for answering; comparing needs neither.
         none = np.zeros(self.source.size.num_nodes + 1, np.uint64)
-        self.factored = FactoredRows(self.source.size, factoring, none, node_at=node_at, ordered=ordered)
+        size = self.source.size
+        if factoring.combination is None:  # probabilities are multiplied, not coded
+            size = replace(size, num_outcomes=1)
+        self.factored = FactoredRows(size, factoring, none, node_at=node_at, ordered=ordered)
         self.exceptions.begin()
 
     def chunks(self, first: int, stop: int) -> Iterator[RowChunk]:
@@ -327,7 +330,8 @@ class _Run:
 
     def _compare(self, chunk: RowChunk, factored: FactoredRows) -> None:
         survey = self.survey
-        differ = factored.find_different(chunk)
+        coded = factored.size.num_outcomes > 1
+        differ = factored.find_different(chunk if coded else replace(chunk, outcome=None))
         if not len(differ):
             return
         keep = np.zeros(len(chunk.offsets) - 1, np.uint8)
