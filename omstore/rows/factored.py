@@ -49,6 +49,7 @@ __all__ = ["Component", "FactoredRows", "Factoring"]
 _HINT = "Convert or build the store again."
 _BLOCK_STARTS = 1 << 20  # rows of blocks whose first edges are kept: 8 MiB
 _SAMPLE_EDGES = 1 << 20  # gathered at a time to sample from where rows have to be sorted
+_MOST_ULPS = 4  # that a probability may be from the product of the components'
 _DROPPED = 16 << 20  # bytes from which on a mapped array is worth giving back behind a sweep
 _VERIFIED = 1 << 20  # nodes, or product numbers, checked at a time
 
@@ -375,7 +376,13 @@ class FactoredRows(RowEncoding):
             differ = np.concatenate((differ, [wrong])) if wrong >= 0 else differ
         return int(differ.min()) if len(differ) else -1
 
-    def find_different(self, chunk: RowChunk, rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def find_different(
+        self,
+        chunk: RowChunk,
+        rows: NDArray[np.int64] | None = None,
+        *,
+        probabilities: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.int64]:
         """Find the rows that the components don't make as they are, exceptions or not.
 
         Parameters
@@ -384,6 +391,8 @@ class FactoredRows(RowEncoding):
             Attributes aren't compared.
         rows : (n,) int64, optional
             The chunk's rows, where they aren't consecutive.
+        probabilities : (E',) float64, optional
+            Of the chunk's edges: those that aren't the product of the components' to 4 ulp differ too.
 
         Returns
         -------
@@ -397,6 +406,7 @@ class FactoredRows(RowEncoding):
         nodes = nodes if nodes.dtype.itemsize >= wide[0].itemsize else nodes.astype(wide[0])
         codes = codes if codes.dtype.itemsize >= wide[1].itemsize else codes.astype(wide[1])
         sums = as_input(chunk.offsets, np.int64)
+        rows = as_input(np.empty(0) if rows is None else rows, np.int64)
         count = factored_decode.compare_rows(
             self._tables,
             self._codes,
@@ -406,7 +416,7 @@ class FactoredRows(RowEncoding):
             self._node_at,
             self.size.num_joint_actions,
             chunk.first_row,
-            as_input(np.empty(0) if rows is None else rows, np.int64),
+            rows,
             self.ordered,
             sums,
             as_input(nodes, nodes.dtype),
@@ -414,7 +424,40 @@ class FactoredRows(RowEncoding):
             int(np.diff(sums).max(initial=0)),
             differ,
         )
-        return differ[:count]
+        if probabilities is None or count == len(differ):
+            return differ[:count]
+        return self._find_unlikely(chunk, rows, as_input(differ[:count], np.int64), probabilities)
+
+    def _find_unlikely(
+        self,
+        chunk: RowChunk,
+        rows: NDArray[np.int64],
+        differ: NDArray[np.int64],
+        probabilities: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Add to the rows that differ those of other probabilities."""
+        sums = as_input(chunk.offsets, np.int64)
+        own = np.array(probabilities)  # of rows that differ already they stay as they are
+        status, position = factored_decode.decode_probabilities(
+            self._tables,
+            self.factoring.num_products,
+            self._product,
+            self.size.num_joint_actions,
+            chunk.first_row,
+            rows,
+            differ,
+            sums,
+            own,
+        )
+        if status != kernels.OK:
+            self._raise(status, position, int(rows[position]) if len(rows) else chunk.first_row + position)
+        if not self.ordered:
+            nodes = np.empty(len(own) + LANES, next_node_dtype(self.size.num_nodes))
+            codes = np.empty(0, outcome_dtype(self.size.num_outcomes))
+            self._decode_made(rows, chunk.first_row, sums, differ, nodes, codes)
+            factored_decode.sort_rows(sums, nodes, codes, False, own, True)
+        apart = np.flatnonzero(~(np.abs(own - probabilities) <= _MOST_ULPS * np.spacing(np.abs(own))))
+        return np.union1d(differ, np.searchsorted(sums, apart, side="right") - 1)
 
     def nbytes(self) -> Mapping[str, int]:
         """Return the bytes of the tables and of what is mapped."""
@@ -514,24 +557,8 @@ class FactoredRows(RowEncoding):
         size = self.size
         sums = as_input(sums, np.int64)
         exceptional = as_input(exceptional, np.int64)
-        status, position = factored_decode.decode_rows(
-            self._tables,
-            self._codes,
-            self._coded,
-            self.factoring.num_products,
-            self._product,
-            self._node_at,
-            size.num_nodes,
-            size.num_joint_actions,
-            size.num_outcomes,
-            first_row,
-            rows,
-            exceptional,
-            sums,
-            next_node,
-            codes,
-        )
-        if status == kernels.OK and self._products:
+        self._decode_made(rows, first_row, sums, exceptional, next_node, codes)
+        if self._products:
             status, position = factored_decode.decode_probabilities(
                 self._tables,
                 self.factoring.num_products,
@@ -543,8 +570,8 @@ class FactoredRows(RowEncoding):
                 sums,
                 chances,
             )
-        if status != kernels.OK:
-            self._raise(status, position, int(rows[position]) if len(rows) else first_row + position)
+            if status != kernels.OK:
+                self._raise(status, position, int(rows[position]) if len(rows) else first_row + position)
         if not self.ordered:  # before exceptions, which are sorted, are in their places
             factored_decode.sort_rows(sums, next_node, codes, self._coded, chances, self._products)
         if len(exceptional):
@@ -557,6 +584,36 @@ class FactoredRows(RowEncoding):
             if self._products:
                 chance = self._exception_chances(part.outcome, len(part.next_node))
                 factored_decode.place_edges(exceptional, part.offsets, chance, sums, chances)
+
+    def _decode_made(
+        self,
+        rows: NDArray[np.int64],
+        first_row: int,
+        sums: NDArray[np.int64],
+        exceptional: NDArray[np.int64],
+        next_node: NDArray[Any],
+        codes: NDArray[Any],
+    ) -> None:
+        """Make next nodes and codes of the rows that factor, in the order of product numbers."""
+        status, position = factored_decode.decode_rows(
+            self._tables,
+            self._codes,
+            len(codes) > 0,
+            self.factoring.num_products,
+            self._product,
+            self._node_at,
+            self.size.num_nodes,
+            self.size.num_joint_actions,
+            self.size.num_outcomes,
+            first_row,
+            rows,
+            exceptional,
+            sums,
+            next_node,
+            codes,
+        )
+        if status != kernels.OK:
+            self._raise(status, position, int(rows[position]) if len(rows) else first_row + position)
 
     def _gather_exceptions(
         self, rows: NDArray[np.int64], positions: NDArray[np.int64], patterns: NDArray[np.int64]
