@@ -56,6 +56,8 @@ class Replay:
         Names, agent 0 first.
     kept_names : tuple of str
         Fields kept besides.
+    observers : tuple of str
+        Agents whose observations are stored, since they differ from the states somewhere.
     """
 
     def __init__(self, arrays: VersionArrays, manifest: Manifest, origin: tuple[Any, ...]) -> None:
@@ -86,6 +88,7 @@ class Replay:
                 f"replay/{kind}/{agent}" for agent in self.agents if f"replay/{kind}/{agent}" in arrays
             ]
         self._others = {name: arrays.any(name, rows=length) for name in others}
+        self.observers = tuple(agent for agent in self.agents if f"replay/observations/{agent}" in arrays)
 
     def __len__(self) -> int:
         return self._length
