@@ -16,12 +16,22 @@ from omstore.encode.kernel_votes import TOLERANCE, Votes, pairs_of
 from omstore.encode.local_states import ProductNumbers
 from omstore.encode.row_sample import RowSample, RowSampler
 
-__all__ = ["MAX_COMBINATIONS", "CodeVotes", "FactoredKernels", "Matched", "classify", "match", "rare_rows"]
+__all__ = [
+    "MAX_COMBINATIONS",
+    "CodeVotes",
+    "FactoredKernels",
+    "Matched",
+    "classify",
+    "match",
+    "rare_rows",
+    "sharpen",
+]
 
 MAX_COMBINATIONS = 1 << 22
-"""Combinations of classes: each has its outcome code in a table."""
+"""Combinations of classes that a table of outcome codes may have."""
 
 _LARGEST_DENOMINATOR = 10_000  # a probability within the tolerance of such a fraction is meant to be it
+_BACKFITS = 8  # passes: components share edges evenly, so few are needed
 _PRODUCT_TOLERANCE = 1e-11  # between an outcome's probability and the product of its classes'
 
 
@@ -36,19 +46,16 @@ class FactoredKernels:
         The probability of each class of each component.
     outcome_class : list of (m,) int64
         Of every outcome of each component's kernels.
-    coded : bool
-        Whether outcomes have codes, which classes combine to. Else all classes are one.
     """
 
     votes: list[Votes]
     values: list[NDArray[np.float64]]
     outcome_class: list[NDArray[np.int64]]
-    coded: bool
 
     @property
     def num_combinations(self) -> int:
         """Combinations of classes, the last component's changing fastest."""
-        return math.prod(len(values) for values in self.values) if self.coded else 1
+        return math.prod(len(values) for values in self.values)
 
     @property
     def class_strides(self) -> NDArray[np.int64]:
@@ -75,13 +82,16 @@ class Matched:
         Whether the row has exactly the product's next nodes.
     combination : (E',) int64
         Combination of classes of every edge; -1 in rows that don't fit.
+    outcomes : (E', C) int64, or (0, C)
+        Each component's outcome of every edge, all components' numbered through; where it was asked for.
     """
 
     fits: NDArray[np.bool_]
     combination: NDArray[np.int64]
+    outcomes: NDArray[np.int64]
 
 
-def classify(votes: Sequence[Votes], coded: bool) -> FactoredKernels:
+def classify(votes: Sequence[Votes]) -> FactoredKernels:
     """Give each distinct probability of a component a class; those within 1e-12 are one.
 
     The probability of a class is the fraction with a denominator of at most 10,000 that lies within 1e-12, if
@@ -97,11 +107,16 @@ def classify(votes: Sequence[Votes], coded: bool) -> FactoredKernels:
             np.array([_snap(float(ordered[(a + b) // 2])) for a, b in zip(heads, ends, strict=True)])
         )
         classes.append(of_value[np.searchsorted(ordered, component.chance)].astype(np.int64))
-    return FactoredKernels(list(votes), values, classes, coded)
+    return FactoredKernels(list(votes), values, classes)
 
 
 def match(
-    sampler: RowSampler, numbers: ProductNumbers, factored: FactoredKernels, rows: RowSample
+    sampler: RowSampler,
+    numbers: ProductNumbers,
+    factored: FactoredKernels,
+    rows: RowSample,
+    *,
+    outcomes: bool = False,
 ) -> Matched:
     """Compare rows with the product of their kernels."""
     pairs = np.empty((len(rows.nodes), len(factored.votes)), np.int64)
@@ -114,6 +129,7 @@ def match(
         entries += len(votes.next_state)
     fits = np.zeros(len(rows.nodes), np.uint8)
     combination = np.empty(len(rows.next_node), np.int64)
+    which = np.empty((len(rows.next_node) if outcomes else 0, len(factored.votes)), np.int64)
     kernels.match_rows(
         pairs,
         as_input(numbers.strides, np.int64),
@@ -127,8 +143,50 @@ def match(
         numbers.product,
         fits,
         combination,
+        which,
     )
-    return Matched(fits > 0, combination)
+    return Matched(fits > 0, combination, which)
+
+
+def sharpen(factored: FactoredKernels, rows: RowSample, matched: Matched) -> FactoredKernels:
+    """Tell probabilities apart that differ in their last bits only, and find those bits.
+
+    An exporter that adds up 0.9 + 0.025 + 0.025 in one cell and 0.025 + 0.025 + 0.9 in another makes two
+    probabilities, and two outcome codes of each combination with them. By how much an edge's probability is off
+    the product of the classes' is, but for rounding, the sum of what its outcomes are off by; so that is fitted
+    by least squares, one component after the other (backfitting: Breiman and Friedman, JASA 80, 1985), and
+    rounded to units in the last place.
+
+    Parameters
+    ----------
+    matched : Matched
+        With outcomes.
+    """
+    used = np.flatnonzero((matched.combination >= 0) & (rows.chance > 0))
+    expected = factored.product_of(matched.combination[used])
+    off = rows.chance[used] / expected - 1.0
+    near = np.abs(off) <= _PRODUCT_TOLERANCE
+    used = used[near]
+    off = (rows.chance[used] - expected[near]) / expected[near]
+    firsts = np.cumsum([0, *(len(classes) for classes in factored.outcome_class)])
+    which = [matched.outcomes[used, c] - firsts[c] for c in range(len(factored.votes))]
+    shifts = [np.zeros(len(classes)) for classes in factored.outcome_class]
+    counts = [np.maximum(np.bincount(w, minlength=len(s)), 1) for w, s in zip(which, shifts, strict=True)]
+    for _ in range(_BACKFITS):
+        for c, shift in enumerate(shifts):
+            off += shift[which[c]]
+            shift[:] = np.bincount(which[c], weights=off, minlength=len(shift)) / counts[c]
+            off -= shift[which[c]]
+    values, classes = [], []
+    for c, shift in enumerate(shifts):
+        chance = factored.values[c][factored.outcome_class[c]]
+        # What is taken from one component may be given to another; kernels sum to 1, so it averages to nothing.
+        shift -= (shift * chance).sum() / max(chance.sum(), 1.0)
+        unit = np.spacing(chance)
+        exact, outcome_class = np.unique(chance + np.rint(shift * chance / unit) * unit, return_inverse=True)
+        values.append(exact)
+        classes.append(outcome_class.astype(np.int64))
+    return FactoredKernels(factored.votes, values, classes)
 
 
 class CodeVotes:

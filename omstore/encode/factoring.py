@@ -13,7 +13,7 @@ rows. It needs not be right: `write_factored` compares every row with the factor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from omstore.encode.combining import (
     classify,
     match,
     rare_rows,
+    sharpen,
 )
 from omstore.encode.coordinates import Coordinates, find_coordinates
 from omstore.encode.digit_groups import Looked, group_digits
@@ -106,8 +107,9 @@ def find_factoring(
     num_actions : sequence of int
         Of each agent.
     probabilities : Probabilities, or (K,) float64
-        Of the edges; an array is the table by outcome code (or one number where K is 1). By edge or by rows, the
-        factoring is one in product mode.
+        Of the edges; an array is the table by outcome code (or one number where K is 1). By edge or by rows, or
+        where the components' probabilities combine in more than 4 million ways, the factoring is one in
+        product mode (see `Factoring.combination`).
     seed : int
         Of the random rows: the same seed finds the same, whatever the budget or number of threads.
     coordinates : Coordinates, optional
@@ -139,6 +141,15 @@ class _Stop(Exception):
         self.result = NotFactored(reason, exceptions)
 
 
+@dataclass(frozen=True)
+class _Combined:
+    """What combinations of classes are, and which rows are right then."""
+
+    matched: Matched
+    codes: NDArray[np.int64] | None  # by combination; None in product mode
+    right: NDArray[np.bool_]
+
+
 class _Search:
     """One search for a factoring."""
 
@@ -158,17 +169,17 @@ class _Search:
         if isinstance(numbers, str):
             raise _Stop(f"The state has no small components: {numbers}.")
         votes = self._vote(looked, agents, numbers)
-        level = self._sampler.level
-        factored = classify(votes, coded=self._size.num_outcomes > 1)
-        matched = match(self._sampler, numbers, factored, looked.rows)
-        if level in ("edge", "rows"):
-            combination = None
-            right = self._products_agree(looked, factored, matched)
-        else:
-            combination = self._combine(looked, numbers, factored, matched)
-            right = _codes_agree(looked.rows, matched, combination)
-        exceptions, with_absorbing = self._judge(looked, right)
-        return self._finish(agents, numbers, factored, combination, exceptions, with_absorbing)
+        factored = classify(votes)
+        combined = self._combine(looked, numbers, factored)
+        if (combined.matched.fits & ~combined.right).any():
+            matched = match(self._sampler, numbers, factored, looked.rows, outcomes=True)
+            sharp = sharpen(factored, looked.rows, matched)
+            del matched
+            again = self._combine(looked, numbers, sharp)
+            if again.right.sum() > combined.right.sum():
+                factored, combined = sharp, again
+        exceptions, with_absorbing = self._judge(looked, combined.right)
+        return self._finish(agents, numbers, factored, combined.codes, exceptions, with_absorbing)
 
     def _look(self) -> Looked:
         """Draw nodes, and of each agent rows that differ in its action only."""
@@ -217,18 +228,23 @@ class _Search:
             visit_lacking(self._sampler, numbers, votes, component, self._rng)
         return votes
 
-    def _combine(
+    def _combine(self, looked: Looked, numbers: ProductNumbers, factored: FactoredKernels) -> _Combined:
+        """Find the outcome code of each combination of classes, or multiply probabilities."""
+        rows, count = looked.rows, factored.num_combinations
+        if count >= 1 << 62:
+            raise _Stop(f"The components' probabilities combine in {count:.1e} ways.")
+        matched = match(self._sampler, numbers, factored, rows)
+        coded = self._size.num_outcomes > 1
+        if self._sampler.level in ("edge", "rows") or (coded and count > MAX_COMBINATIONS):
+            return _Combined(matched, None, _products_agree(rows, factored, matched))
+        codes = np.zeros(1, np.int64)
+        if coded:
+            codes = self._elect_codes(looked, numbers, factored, matched)
+        return _Combined(matched, codes, _codes_agree(rows, matched, codes))
+
+    def _elect_codes(
         self, looked: Looked, numbers: ProductNumbers, factored: FactoredKernels, matched: Matched
     ) -> NDArray[np.int64]:
-        if not factored.coded:
-            return np.zeros(1, np.int64)
-        count = factored.num_combinations
-        if count > MAX_COMBINATIONS:
-            shown = " x ".join(f"{len(values):,}" for values in factored.values)
-            raise _Stop(
-                f"{shown} different probabilities of the components combine in {count:,} ways, more than "
-                f"{MAX_COMBINATIONS:,}."
-            )
         votes = CodeVotes(factored, self._sampler.table)
         votes.count(matched, looked.rows)
         missing = np.flatnonzero(votes.elected() < 0)
@@ -237,14 +253,6 @@ class _Search:
             for _, rows in self._sampler.batches(nodes, joint, np.arange(len(nodes))):
                 votes.count(match(self._sampler, numbers, factored, rows), rows)
         return votes.completed()
-
-    def _products_agree(
-        self, looked: Looked, factored: FactoredKernels, matched: Matched
-    ) -> NDArray[np.bool_]:
-        chance = looked.rows.chance
-        product = factored.product_of(np.maximum(matched.combination, 0))
-        near = np.abs(product - chance) <= _ULPS * np.spacing(chance)
-        return matched.fits & _all_of(near, looked.rows.offsets)
 
     def _judge(self, looked: Looked, right: NDArray[np.bool_]) -> tuple[float, float]:
         """Shares of exceptional rows, without and with absorbing nodes; not factored where they are many."""
@@ -283,7 +291,7 @@ class _Search:
             own: dict[str, Any] = {"outcome_class": classes, "num_classes": len(values)}
             if combination is None:
                 own = {"outcome_class": None, "num_classes": 1}
-            elif not factored.coded:
+            elif self._size.num_outcomes == 1:
                 own = {"outcome_class": np.zeros(len(classes), np.int64), "num_classes": 1}
             components.append(
                 Component(
@@ -298,7 +306,9 @@ class _Search:
             )
         product = numbers.product if len(numbers.product) else None
         found = FoundFactoring(tuple(components), combination, product, exceptions, with_absorbing)
-        problem = find_problem(found, self._size) or find_bad_kernel(found)
+        # In product mode there are no outcome codes.
+        size = self._size if combination is not None else replace(self._size, num_outcomes=1)
+        problem = find_problem(found, size) or find_bad_kernel(found)
         if problem:
             raise _Stop(f"What was found makes no factoring: {problem}.")
         return found
@@ -310,6 +320,13 @@ def _codes_agree(rows: RowSample, matched: Matched, combination: NDArray[np.int6
         return matched.fits
     expected = combination[np.maximum(matched.combination, 0)]
     return matched.fits & _all_of(expected == rows.code, rows.offsets)
+
+
+def _products_agree(rows: RowSample, factored: FactoredKernels, matched: Matched) -> NDArray[np.bool_]:
+    """(R,) whether a row's probabilities are the products of the kernels'."""
+    product = factored.product_of(np.maximum(matched.combination, 0))
+    near = np.abs(product - rows.chance) <= _ULPS * np.spacing(rows.chance)
+    return matched.fits & _all_of(near, rows.offsets)
 
 
 def _all_of(good: NDArray[np.bool_], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:

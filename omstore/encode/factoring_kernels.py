@@ -236,7 +236,8 @@ def vote_kernels(
     tolerance : float
         Distributions are the same if no probability differs by more.
     out_bounds : (P + 1,) int64, out_next, out_chance : (capacity,)
-        The distribution most rows vote for, next local states ascending; the earliest among equals.
+        The distribution most rows vote for (their mean), next local states ascending; the earliest among
+        equals.
     out_votes : (P,) int64
         How many do.
 
@@ -250,10 +251,12 @@ def vote_kernels(
         longest = max(longest, offsets[by_pair[i] + 1] - offsets[by_pair[i]])
     longest = min(longest, size)
     dense = np.zeros(size, np.float64)
+    lost = np.zeros(size, np.float64)
     met = np.zeros(size, np.uint8)
     touched = np.empty(longest, np.int64)
     nexts = np.empty((most, longest), np.int64)
     chances = np.empty((most, longest), np.float64)
+    apart = np.empty((most, longest), np.float64)
     lengths = np.empty(most, np.int64)
     votes = np.empty(most, np.int64)
     total = 0
@@ -270,13 +273,21 @@ def vote_kernels(
                     met[local] = 1
                     touched[n] = local
                     n += 1
-                dense[local] += chance[edge]
+                # The sum's rounding is kept apart (Neumaier, ZAMM 54, 1974): kernels are wanted to the last bit.
+                before = dense[local]
+                dense[local] = before + chance[edge]
+                if before >= chance[edge]:
+                    lost[local] += (before - dense[local]) + chance[edge]
+                else:
+                    lost[local] += (chance[edge] - dense[local]) + before
             _sort(touched, n)
             for k in range(n):
                 local = touched[k]
                 nexts[v, k] = local
-                chances[v, k] = dense[local]
+                chances[v, k] = dense[local] + lost[local]
                 dense[local] = 0.0
+                lost[local] = 0.0
+                apart[v, k] = 0.0
                 met[local] = 0
             lengths[v] = n
             votes[v] = 1
@@ -289,6 +300,8 @@ def vote_kernels(
                         same = False
                         break
                 if same:
+                    for k in range(n):
+                        apart[u, k] += chances[v, k] - chances[u, k]
                     votes[u] += 1
                     votes[v] = 0
                     break
@@ -302,7 +315,7 @@ def vote_kernels(
                 return -1
             for k in range(lengths[best]):
                 out_next[total + k] = nexts[best, k]
-                out_chance[total + k] = chances[best, k]
+                out_chance[total + k] = chances[best, k] + apart[best, k] / votes[best]
             total += lengths[best]
         out_bounds[pair + 1] = total
     return total
@@ -322,6 +335,7 @@ def match_rows(
     product: Any,
     fits: Any,
     combination: Any,
+    outcomes: Any,
 ) -> None:
     """Compare rows with the product of their kernels, as sets of next nodes, and combine the classes.
 
@@ -336,6 +350,8 @@ def match_rows(
         Written: whether the row's next nodes are those of the product.
     combination : (E',) int64
         Written: of the classes of each edge; -1 in rows that don't fit.
+    outcomes : (E', C) int64, or (0, C)
+        Written where wanted: each component's outcome of each edge, an index into `kernel_next`.
     """
     for row in range(pairs.shape[0]):
         begin = offsets[row]
@@ -371,6 +387,8 @@ def match_rows(
                     good = False
                     break
                 combined += kernel_class[low] * class_strides[c]
+                if outcomes.shape[0]:
+                    outcomes[edge, c] = low
             combination[edge] = combined
         fits[row] = 1 if good else 0
         if not good:
