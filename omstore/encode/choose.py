@@ -40,7 +40,8 @@ def check_encoding(rows: str) -> None:
 def choose(rows: str, forecasts: Mapping[str, Forecast]) -> Choice:
     """Choose a row encoding.
 
-    ``auto`` takes factored where a factoring was found and its exceptions are few; else the dictionary where
+    ``auto`` takes factored where a factoring was found, its exceptions are few, and it isn't larger than the
+    dictionary; else the dictionary where
     it takes at most half the bytes of csr even if its patterns go on growing as they did; else csr up to
     1 GiB, else csr-compressed.
 
@@ -71,9 +72,12 @@ def choose(rows: str, forecasts: Mapping[str, Forecast]) -> Choice:
         if not factored.possible:
             raise UsageError(f"the rows can't be encoded: {csr.problem}; and {factored.problem}")
         return Choice("factored", f"{factored.about}; {csr.problem}")
-    if factored.possible and factored.few_exceptions:
+    smaller = not dictionary.possible or factored.nbytes <= dictionary.high
+    if factored.possible and factored.few_exceptions and smaller:
         return Choice("factored", f"agents move independently: {factored.about}; csr would take {plain}")
     why_not = f"not factored: {factored.problem or factored.about}"
+    if factored.possible and factored.few_exceptions:
+        why_not = f"factored would take {_sizes(factored)}"
     if dictionary.possible and dictionary.high <= _WORTH * csr.nbytes:
         return Choice("dictionary", f"rows repeat: {_sizes(dictionary)} predicted, {plain} in csr; {why_not}")
     repeats = f"a dictionary would take {_sizes(dictionary)}" if dictionary.possible else dictionary.problem

@@ -23,8 +23,9 @@ __all__ = [
 ENCODINGS = ("csr", "csr-compressed", "dictionary", "factored")
 """What `--rows` may ask for, besides ``auto``."""
 
-_FEW = 0.25
-"""Of the bytes of the dictionary's tables: what exceptions may take at most for a graph to count as factored."""
+_FEW = 0.01
+"""Of all rows: what may not factor, absorbing states left aside, for a graph to count as factored. Where agents
+interact more often than that, rows that repeat are the better description."""
 _BASE_MEMORY = 32 << 20
 """Anonymous bytes of an encoder beside its tables: chunks, buffers, the compressor."""
 
@@ -50,7 +51,7 @@ class Forecast:
     about : str
         The structure that was found.
     few_exceptions : bool
-        Of factored: whether what doesn't factor is little.
+        Of factored: whether rows that don't factor are few, absorbing states left aside.
     """
 
     encoding: str
@@ -136,27 +137,24 @@ def forecast_factored(survey: Survey) -> Forecast:
         fixed += next_node_dtype(factoring.num_products).itemsize * size.num_nodes
         fixed += next_node_dtype(size.num_nodes + 1).itemsize * factoring.num_products
     share = survey.num_exceptional_rows / max(1, survey.num_rows)
-    about = f"{len(factoring.components)} components, {share:.3g} of the rows are exceptions"
+    interacting = survey.num_interacting_rows / max(1, survey.num_rows)
+    about = f"{len(factoring.components)} components; {100 * share:.3g} % of the rows are exceptions"
+    if share:
+        about += f", {100 * interacting:.3g} % not counting those that only stay"
     if survey.exceptions is None or survey.too_many_exceptions:
         return Forecast(
-            "factored", False, f"too many distinct rows don't factor ({share:.3g} of the rows)", about=about
+            "factored", False, f"too many distinct rows don't factor ({100 * share:.3g} %)", about=about
         )
     tables = survey.exceptions.extrapolate(survey.sample.share)
     by_node = 0
     if survey.num_exceptional_rows:
         by_node = size.num_nodes * (1 if survey.exceptions.whole < 1 << 12 else 4)
     nbytes, low, high = (int(fixed + by_node + part) for part in tables)
-    own = (
-        None
-        if survey.patterns is None or survey.blocks is None
-        else survey.patterns.whole + survey.blocks.whole
-    )
-    few = own is None or survey.exceptions.whole <= _FEW * own
     per_edge = 2 * survey.seconds["sweep"] + survey.seconds["compare"]
     return Forecast(
         "factored", nbytes=nbytes, low=low, high=high,
         anonymous=_BASE_MEMORY + int(3 * tables[0]) + 4 * size.num_nodes,
-        seconds=size.num_edges * per_edge, about=about, few_exceptions=few,
+        seconds=size.num_edges * per_edge, about=about, few_exceptions=interacting <= _FEW,
     )  # fmt: skip
 
 

@@ -109,8 +109,9 @@ class Survey:
         Bytes of the patterns and blocks of what doesn't factor; None without a factoring.
     too_many_exceptions : bool
         Whether there were too many to collect.
-    num_exceptional, num_exceptional_rows : int
-        Nodes with a row that doesn't factor, and such rows.
+    num_exceptional, num_exceptional_rows, num_interacting_rows : int
+        Nodes with a row that doesn't factor, such rows, and those of them that lead elsewhere: not the rows
+        of absorbing states.
     delta_bytes, code_bytes, outdegree_bytes : float
         Compressed, of an edge, an edge and a row.
     seconds : dict of str to float
@@ -133,6 +134,7 @@ class Survey:
     too_many_exceptions: bool = False
     num_exceptional: int = 0
     num_exceptional_rows: int = 0
+    num_interacting_rows: int = 0
     delta_bytes: float = 0.0
     code_bytes: float = 0.0
     outdegree_bytes: float = 0.0
@@ -337,7 +339,11 @@ class _Run:
         keep = np.zeros(len(chunk.offsets) - 1, np.uint8)
         keep[differ] = 1
         self.exceptions.add(chunk, keep)
-        nodes = np.unique((chunk.first_row + differ) // self.source.size.num_joint_actions)
+        at = (chunk.first_row + differ) // self.source.size.num_joint_actions
+        alone = np.flatnonzero(np.diff(chunk.offsets)[differ] == 1)
+        loops = chunk.next_node[chunk.offsets[:-1][differ[alone]]] == at[alone]
+        survey.num_interacting_rows += len(differ) - int(np.count_nonzero(loops))
+        nodes = np.unique(at)
         survey.num_exceptional_rows += len(differ)
         survey.num_exceptional += len(nodes) - int(nodes[0] == self._last_exceptional)
         self._last_exceptional = int(nodes[-1])
