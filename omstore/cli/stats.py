@@ -75,6 +75,11 @@ def _write(export: Path, report: StatsReport) -> None:
     columns(_provenance(report))
 
 
+def _count(number: int, edges: EdgeSummary) -> str:
+    """Write a number of rows or nodes: the first three digits of it where it was estimated."""
+    return f"{float(f'{number:.2e}') if edges.estimated else number:,.0f}"
+
+
 def _heading(title: str) -> None:
     click.echo(f"\n{title}")
 
@@ -145,11 +150,11 @@ def _outdegrees(edges: EdgeSummary) -> None:
     total = sum(b.rows for b in edges.outdegree)
     names = [f"{b.low:,}" if b.low == b.high else f"{b.low:,} to {b.high:,}" for b in edges.outdegree]
     width = max(map(len, names), default=0)
-    counts = max((len(f"{b.rows:,}") for b in edges.outdegree), default=0)
+    counts = max((len(_count(b.rows, edges)) for b in edges.outdegree), default=0)
     for name, entry in zip(names, edges.outdegree, strict=True):
         drawn = bar(entry.rows / largest, _BAR)
         click.echo(
-            f"  {name:>{width}}  {entry.rows:>{counts},} rows {percent(entry.rows / total):>7}  {drawn}"
+            f"  {name:>{width}}  {_count(entry.rows, edges):>{counts}} rows {percent(entry.rows / total):>7}  {drawn}"
         )
 
 
@@ -193,8 +198,8 @@ def _numbers(edges: EdgeSummary) -> None:
 
 def _nodes(edges: EdgeSummary, unreachable: Unreachable | None) -> list[tuple[str, str]]:
     lines = [
-        ("absorbing", f"{edges.absorbing:,} (every edge leads back)"),
-        ("without a legal row", f"{edges.dead_ends:,}"),
+        ("absorbing", f"{_count(edges.absorbing, edges)} (every edge leads back)"),
+        ("without a legal row", _count(edges.dead_ends, edges)),
     ]
     if unreachable is not None:
         first = f", such as {', '.join(map(str, unreachable.first))}" if unreachable.count else ""

@@ -15,7 +15,7 @@ SWEPT_EDGES = 2_000_000_000
 """Edges up to which everything is read: about a minute."""
 
 SAMPLED_EDGES = 1 << 28
-"""Edges, about, of a sample: some seconds, and means of rows right to about one in a thousand."""
+"""Edges, about, of a sample: some seconds. Shares of nodes are right to a few percent, those of edges better."""
 
 _MOST_RANGES = 1024
 

@@ -435,9 +435,24 @@ class Graph:
             raise UsageError(f"the graph has no attribute {name!r}", f"It has: {', '.join(self.attributes)}.")
         return self.attributes[name]
 
-    def verify(self) -> None:
-        """Read the rows and the index once, and check their structure; raises CorruptStoreError."""
-        self._rows.verify()
+    def verify(self, node_ranges: Sequence[tuple[int, int]] | None = None) -> None:
+        """Read the rows and the index once, and check their structure.
+
+        Parameters
+        ----------
+        node_ranges : sequence of (int, int), optional
+            Check the rows of these nodes only: first node, and the one behind the last.
+
+        Raises
+        ------
+        CorruptStoreError
+            Naming what is wrong.
+        """
+        if node_ranges is None:
+            self._rows.verify()
+        else:
+            for start, stop in node_ranges:
+                self._rows.verify_rows(start * self.num_joint_actions, stop * self.num_joint_actions)
         self._index.verify()
 
     def _wanted(self, keep: Sequence[str]) -> list[Attribute]:

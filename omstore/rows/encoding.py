@@ -258,9 +258,26 @@ class RowEncoding(ABC):
         CorruptStoreError
             Naming the first row that is wrong.
         """
-        rows = edges = 0
-        for chunk in self.sweep(0, self.size.num_rows, chunk_rows):
+        rows, edges = self.verify_rows(0, self.size.num_rows, chunk_rows)
+        if (rows, edges) != (self.size.num_rows, self.size.num_edges):
+            raise CorruptStoreError(
+                f"rows: {rows:,} rows and {edges:,} edges instead of "
+                f"{self.size.num_rows:,} and {self.size.num_edges:,}",
+                _HINT,
+            )
+
+    def verify_rows(self, start_row: int, stop_row: int, chunk_rows: int = 1 << 16) -> tuple[int, int]:
+        """Read consecutive rows once and check them; gives the row and the edge behind the last.
+
+        Raises
+        ------
+        CorruptStoreError
+            Naming the first row that is wrong.
+        """
+        rows, edges = start_row, -1 if start_row else 0
+        for chunk in self.sweep(start_row, stop_row, chunk_rows):
             count = len(chunk.offsets) - 1
+            edges = chunk.first_edge if edges < 0 else edges
             if chunk.first_row != rows or chunk.first_edge != edges:
                 raise CorruptStoreError(f"rows: row {rows} doesn't begin at edge {edges}", _HINT)
             codes = chunk.outcome
@@ -276,12 +293,7 @@ class RowEncoding(ABC):
                 raise_status(status, rows + position, rows + position, self.size)
             rows += count
             edges += int(chunk.offsets[-1])
-        if (rows, edges) != (self.size.num_rows, self.size.num_edges):
-            raise CorruptStoreError(
-                f"rows: {rows:,} rows and {edges:,} edges instead of "
-                f"{self.size.num_rows:,} and {self.size.num_edges:,}",
-                _HINT,
-            )
+        return rows, edges
 
 
 def next_node_dtype(num_nodes: int) -> np.dtype[Any]:

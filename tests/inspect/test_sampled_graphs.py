@@ -12,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import omstore
+from omstore.build import BuildOptions, build
 from omstore.cli import main
 from omstore.cli.row_facts import attribute_levels, row_facts
 from omstore.inspect import node_ranges, stats, verify
 from omstore.inspect.node_ranges import SAMPLED_EDGES, SWEPT_EDGES, NodeRanges, ranges_to_read
+from omstore.model.loading import load_model
+from omstore.model.rows import ProceduralRows
 from tests.read.made_stores import make_store
 from tools.worlds.random_graph import RandomGraph
 
@@ -156,3 +159,33 @@ def test_what_the_manifest_knows_of_the_rows_is_said() -> None:
         "reward computed from the rows",
         "x by edge",
     ]
+
+
+def test_rows_that_a_model_answers_are_verified_in_part(tmp_path, monkeypatch) -> None:
+    export = tmp_path / "pursuit"
+    build(load_model("pursuit", {"agents": 2, "slip": 0.1}), export, BuildOptions(rows="procedural"))
+    monkeypatch.setattr(node_ranges, "SWEPT_EDGES", 1000)
+    monkeypatch.setattr(node_ranges, "SAMPLED_EDGES", 20_000)
+    swept = []
+    sweep = ProceduralRows.sweep
+
+    def counted(self, start_row: int, stop_row: int, chunk_rows: int):
+        swept.append(stop_row - start_row)
+        return sweep(self, start_row, stop_row, chunk_rows)
+
+    monkeypatch.setattr(ProceduralRows, "sweep", counted)
+    report = verify(export)
+    assert report.ok
+    rows = next(check for check in report.checks if check.name == "rows and index")
+    assert rows.looked_at.startswith("rows of 67 of 1,936 nodes, at random; the index finds 1,936")
+    assert sum(swept) == 2 * 67 * 25
+
+
+def test_consecutive_rows_are_checked_from_where_they_begin(export) -> None:
+    with omstore.open(export) as store:
+        graph = store.graph
+        encoding = graph.encoding
+        before = graph.successors(np.arange(50).repeat(6), np.tile(np.arange(6), 50)).offsets[-1]
+        edges = graph.successors(np.arange(50, 60).repeat(6), np.tile(np.arange(6), 10)).offsets[-1]
+        assert encoding.verify_rows(300, 360, 7) == (360, before + edges)
+        graph.verify([(50, 60), (70, 71)])
