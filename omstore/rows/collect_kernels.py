@@ -65,6 +65,7 @@ NUM_MISSED = 7
 NUM_COUNTS = 8
 
 _WAYS = 4  # patterns of the cache that share a place: half a cache line
+_NODES = 8  # nodes that so many rows can lie in, where a node has at least half as many
 _ROWS = 32  # rows whose likely patterns are on their way
 _AHEAD = 128  # edges of a pattern asked for ahead; the processor sees by itself where it goes on
 _U8 = ir.IntType(8)
@@ -189,6 +190,27 @@ def _brief(
 
 
 @inner_kernel
+def _look(
+    next_node: Any,
+    outcome: Any,
+    coded: Any,
+    sums: Any,
+    begin: Any,
+    num_joint_actions: Any,
+    position: Any,
+    placed: Any,
+    base: Any,
+) -> Any:
+    """A key of three rows of a node, the first of which is row `begin` of the chunk."""
+    key = np.int64(3)
+    for part in range(1, 4):
+        i = begin + (num_joint_actions * part) // 3 - 1
+        start = sums[i]
+        key = _mix(key, _brief(next_node, outcome, coded, start, sums[i + 1] - start, position, placed, base))
+    return _finish(key)
+
+
+@inner_kernel
 def _cached(cache: Any, key: Any, way: Any) -> Any:
     """The pattern seen lately with a key, the `way`-th of those that have it; -1 where there is none."""
     begin = key & np.int64(cache.size - _WAYS)
@@ -226,6 +248,7 @@ def collect_rows(
     counts: Any,
     current: Any,
     cache: Any,
+    block_cache: Any,
     pattern_offsets: Any,
     delta: Any,
     pattern_list: Any,
@@ -264,22 +287,57 @@ def collect_rows(
     bases = np.empty(_ROWS, np.int64)
     keys = np.empty(_ROWS, np.int64)
     likely = np.empty(_ROWS, np.int64)
+    num_rows = sums.size - 1
+    node = np.int64((first_row + resume) // num_joint_actions)
+    action = np.int64(first_row + resume - node * num_joint_actions)
+    ahead = np.int64(_ROWS)
+    looks = np.full(_NODES, -1, np.int64)
+    guessing = num_joint_actions >= _ROWS // 2
+    guessed = np.int64(-1)
+    guess = np.int64(-1)
     for i in range(resume, sums.size - 1):
         row = first_row + i
-        ahead = (i - resume) % _ROWS
-        if ahead == 0:
+        if ahead == _ROWS:
+            ahead = np.int64(0)
             # Of the next few rows, find what they are likely to be, and ask for it before it is compared.
             some = min(_ROWS, sums.size - 1 - i)
+            other = node
+            other_action = action
             for j in range(some):
-                other = (row + j) // num_joint_actions
                 base = np.int64(position[other]) if placed else other
+                if guessing and guessed != other:
+                    # Nodes of one block look alike in a few rows: guess the block, and with it every row.
+                    guessed = other
+                    guess = np.int64(-1)
+                    look = np.int64(-1)
+                    begin = other * num_joint_actions - first_row
+                    if begin >= 0 and begin + num_joint_actions <= num_rows:
+                        look = _look(
+                            next_node, outcome, coded, sums, begin, num_joint_actions, position, placed, base
+                        )
+                        entry = block_cache[look & np.int64(block_cache.size - 1)]
+                        if entry and entry >> 32 == look >> 32:
+                            guess = (entry & np.int64(0xFFFFFFFF)) - 1
+                    looks[other & (_NODES - 1)] = look
                 bases[j] = base
-                start = sums[i + j]
-                count = sums[i + j + 1] - start
-                keys[j] = _brief(next_node, outcome, coded, start, count, position, placed, base)
-                _prefetch(cache, keys[j] & cache_mask)
+                keys[j] = -1
+                likely[j] = -1
+                if keep.size == 0 or keep[i + j]:
+                    if guess >= 0:
+                        pattern = block_pattern[guess, other_action]
+                        likely[j] = -1 if pattern == _NO_PATTERN else np.int64(pattern)
+                    else:
+                        start = sums[i + j]
+                        count = sums[i + j + 1] - start
+                        keys[j] = _brief(next_node, outcome, coded, start, count, position, placed, base)
+                        _prefetch(cache, keys[j] & cache_mask)
+                other_action += 1
+                if other_action == num_joint_actions:
+                    other_action = np.int64(0)
+                    other += 1
             for j in range(some):
-                likely[j] = _cached(cache, keys[j], 0)
+                if keys[j] >= 0:
+                    likely[j] = _cached(cache, keys[j], 0)
                 if likely[j] >= 0:
                     _prefetch(pattern_offsets, likely[j])
                     if coded:
@@ -297,8 +355,6 @@ def collect_rows(
                         begin = list_offsets[pattern_list[likely[j]]]
                         for k in range(begin, min(begin + sums[i + j + 1] - sums[i + j], begin + _AHEAD), 64):
                             _prefetch(list_code, k)
-        node = row // num_joint_actions
-        action = row - node * num_joint_actions
         if action == 0:
             counts[NUM_KEPT] = 0
         start = sums[i]
@@ -308,7 +364,11 @@ def collect_rows(
         else:
             base = bases[ahead]
             found = likely[ahead]
+            key = keys[ahead]
             way = 0
+            if found < 0 and key < 0:
+                key = _brief(next_node, outcome, coded, start, count, position, placed, base)
+                found = _cached(cache, key, 0)
             while found >= 0:
                 begin = pattern_offsets[found]
                 same = pattern_offsets[found + 1] - begin == count
@@ -318,8 +378,12 @@ def collect_rows(
                     same = _same_deltas(next_node, start, count, position, placed, base, delta, begin)
                 if same:
                     break
-                way += 1
-                found = _cached(cache, keys[ahead], way)
+                if key < 0:  # it was the guess that was wrong
+                    key = _brief(next_node, outcome, coded, start, count, position, placed, base)
+                else:
+                    way += 1
+                found = _cached(cache, key, way)
+            brief = key
             if found < 0:
                 counts[NUM_MISSED] += 1
                 number = np.int64(0)
@@ -390,7 +454,7 @@ def collect_rows(
                     pattern_slots[at] = found + 1
                     counts[NUM_PATTERNS] = found + 1
                     counts[NUM_DELTAS] = begin + count
-                _remember(cache, keys[ahead], found)
+                _remember(cache, brief, found)
             current[action] = found
             counts[NUM_KEPT] += 1
         if action == num_joint_actions - 1:
@@ -405,7 +469,15 @@ def collect_rows(
                         counts[NUM_KEPT] -= 1  # this row comes again
                     return GROW_BLOCKS, i
                 out_block[counts[NUM_FINISHED]] = block
+                look = looks[node & (_NODES - 1)]
+                if look >= 0:
+                    entry = ((look >> 32) << 32) | (block + 1)
+                    block_cache[look & np.int64(block_cache.size - 1)] = entry
             counts[NUM_FINISHED] += 1
+            action = np.int64(-1)
+            node += 1
+        action += 1
+        ahead += 1
     return DONE, -1
 
 

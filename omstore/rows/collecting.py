@@ -142,6 +142,7 @@ class PatternCollector:
 
         codes, deltas = outcome_dtype(num_outcomes), delta_dtype(self.num_positions)
         self._cache = self._array(1 << 11, np.int64)
+        self._block_cache = self._array(1 << 12, np.int64)
         self.pattern_offsets = self._array(1 << 10, np.int64)
         self.delta = self._array(1 << 13, deltas)
         self.pattern_list = self._array(1 << 10, np.uint32)
@@ -220,6 +221,8 @@ class PatternCollector:
         count = len(chunk.offsets) - 1
         if self.coded != (chunk.outcome is not None):
             raise UsageError(f"rows come {'without' if self.coded else 'with'} outcome codes")
+        if chunk.first_row + count > self.num_nodes * self.num_joint_actions:
+            raise UsageError(f"row {chunk.first_row + count - 1} isn't within the graph")
         blocks = np.empty(
             (chunk.first_row % self.num_joint_actions + count) // self.num_joint_actions, np.uint32
         )
@@ -245,6 +248,7 @@ class PatternCollector:
                 self._counts,
                 self._current,
                 self._cache,
+                self._block_cache,
                 self.pattern_offsets,
                 self.delta,
                 self.pattern_list,

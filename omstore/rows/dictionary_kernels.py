@@ -343,6 +343,8 @@ def decode_chunk(
     starts = np.empty(_ROWS, np.int64)
     counts = np.empty(_ROWS, np.int64)
     lists = np.empty(_ROWS, np.int64)
+    node = np.int64(first_row // num_joint_actions)
+    left: Any = num_joint_actions - (first_row - node * num_joint_actions)  # rows to come of this node
     for first in range(0, sums.size - 1, _ROWS):
         some = min(_ROWS, sums.size - 1 - first)
         status, stopped = _find_rows(
@@ -370,7 +372,10 @@ def decode_chunk(
             count = counts[i]
             if sums[first + i + 1] - at != count:
                 return BAD_OFFSETS, first + i
-            node = np.int64((first_row + first + i) // num_joint_actions)
+            if left == 0:
+                left = num_joint_actions
+                node += 1
+            left -= 1
             out = np.uint64(at)
             theirs = np.uint64(start)
             wrong = np.int64(0)
@@ -432,6 +437,8 @@ def compare_chunk(
     starts = np.empty(_ROWS, np.int64)
     counts = np.empty(_ROWS, np.int64)
     lists = np.empty(_ROWS, np.int64)
+    node = np.int64(first_row // num_joint_actions)
+    left: Any = num_joint_actions - (first_row - node * num_joint_actions)  # rows to come of this node
     for first in range(0, sums.size - 1, _ROWS):
         some = min(_ROWS, sums.size - 1 - first)
         status, stopped = _find_rows(
@@ -459,7 +466,10 @@ def compare_chunk(
             count = counts[i]
             if sums[first + i + 1] - at != count:
                 return OK, first + i
-            node = np.int64((first_row + first + i) // num_joint_actions)
+            if left == 0:
+                left = num_joint_actions
+                node += 1
+            left -= 1
             # Unsigned places, as a signed one is first asked whether it counts from the end.
             mine = np.uint64(at)
             theirs = np.uint64(start)

@@ -29,8 +29,12 @@ def node_ranges(size: GraphSize, range_edges: int = RANGE_EDGES) -> Iterator[tup
 
 
 def chunk_rows(size: GraphSize, chunk_edges: int = CHUNK_EDGES) -> int:
-    """Return how many rows have about `chunk_edges` edges, were the edges spread evenly."""
-    return max(1, chunk_edges * size.num_rows // max(1, size.num_edges, size.num_rows))
+    """Return how many rows have about `chunk_edges` edges, were the edges spread evenly.
+
+    Whole nodes, where at least one has as few.
+    """
+    rows = max(1, chunk_edges * size.num_rows // max(1, size.num_edges, size.num_rows))
+    return rows - rows % size.num_joint_actions if rows > size.num_joint_actions else rows
 
 
 def over_ranges(
