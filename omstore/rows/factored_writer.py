@@ -289,13 +289,15 @@ class _Exceptions:
             done = first
             kept = 0
             for chunk, rows, differ in self._batches(first, stop):
-                own = np.searchsorted(nodes, rows // actions)
-                keep = _kept_rows(own, differ)
+                keep = _kept_rows(rows // actions, differ)
                 kept += int(np.count_nonzero(keep))
-                np.add.at(self.edges, own, np.diff(chunk.offsets))
-                shift = num_nodes + own - rows // actions
-                moved = chunk.next_node.astype(np.int64) + np.repeat(shift, np.diff(chunk.offsets))
-                first_row = (num_nodes + int(own[0])) * actions + int(rows[0] % actions)
+                counts = np.diff(chunk.offsets)
+                own = rows // actions
+                sums = np.bincount(own - own[0], counts).astype(np.int64)  # exact below 2^53
+                self.edges[own[0] : own[-1] + 1] += sums
+                shift = num_nodes + own - nodes[own]
+                moved = chunk.next_node.astype(np.int64) + np.repeat(shift, counts)
+                first_row = num_nodes * actions + int(rows[0])
                 moved_chunk = RowChunk(first_row, 0, chunk.offsets, moved, self._codes(chunk, keep))
                 blocks = collectors[thread].add(moved_chunk, keep)
                 self._blocks[done : done + len(blocks)] = blocks
@@ -334,15 +336,19 @@ class _Exceptions:
     def _batches(
         self, first: int, stop: int
     ) -> Iterator[tuple[RowChunk, NDArray[np.int64], NDArray[np.int64]]]:
-        """Read the rows of exceptional nodes first..stop-1, a bounded number of edges at a time."""
+        """Read the rows of exceptional nodes first..stop-1, a bounded number of edges at a time.
+
+        Rows are numbered as if there were no other nodes.
+        """
         actions = self._reader.size.num_joint_actions
+        numbers = np.arange(first * actions, stop * actions)
         rows = (self._nodes[first:stop, None] * actions + np.arange(actions)).reshape(-1)
         ends = np.cumsum(self._reader.source.outdegree(rows))
         begin = done = 0
         while begin < len(rows):
             end = max(begin + 1, int(np.searchsorted(ends, done + _BATCH_EDGES, side="right")))
             chunk, differ = self._reader.gather(rows[begin:end])
-            yield chunk, rows[begin:end], differ
+            yield chunk, numbers[begin:end], differ
             begin, done = end, int(ends[end - 1])
 
     def _find_values(self, ranges: list[tuple[int, int]], threads: int) -> NDArray[np.float64]:
@@ -382,7 +388,8 @@ def _kept_rows(nodes: NDArray[np.int64], differ: NDArray[np.int64]) -> NDArray[n
     A node without a row that factors has its rows' first edges in a table. (In an absorbing state, a joint
     action under which nobody moves factors, but the others don't.)
     """
-    _, place, counts = np.unique(nodes, return_inverse=True, return_counts=True)
+    place = nodes - nodes[0]
+    counts = np.bincount(place)
     exceptional = np.bincount(place[differ], minlength=len(counts))
     keep = (2 * exceptional > counts)[place].astype(np.uint8)
     keep[differ] = 1
