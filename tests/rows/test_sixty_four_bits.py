@@ -5,6 +5,7 @@ The files are as long as such graphs need, and made of holes: only the pages aro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from omstore.format.sharding import ChunkCoder, cold_metadata, encode_index
 from omstore.read.kernels import row_numbers
 from omstore.rows import CsrCompressedRows, CsrRows, GraphSize, Probabilities, RowEncoding
 from omstore.rows.dictionary import DictionaryRows
+from omstore.rows.factored import Component, FactoredRows, Factoring
 from omstore.rows.patterns import PatternTable
 
 BOUNDARIES = (1 << 31, 1 << 32)
@@ -300,6 +302,92 @@ def test_dictionary_of_more_positions_than_2_to_the_32(tmp_path: Path) -> None:
         (nodes * step).astype(np.uint64),
     )
     check(encoding, graph, rows)
+
+
+# factored
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Two agents move independently, each to `degree` of its local states; `frozen` nodes are absorbing."""
+
+    sizes: tuple[int, int]
+    actions: tuple[int, int]
+    degree: int = 2
+    frozen: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> GraphSize:
+        nodes, actions = math.prod(self.sizes), math.prod(self.actions)
+        fewer = len(self.frozen) * actions * (self.degree**2 - 1)
+        return GraphSize(nodes, actions, nodes * actions * self.degree**2 - fewer, 1)
+
+    def local(self, agent: int, state: int, action: int) -> list[int]:
+        return sorted((state + action + 7 * j) % self.sizes[agent] for j in range(self.degree))
+
+    def outdegree(self, row: int) -> int:
+        return 1 if row // self.size.num_joint_actions in self.frozen else self.degree**2
+
+    def first_edge(self, row: int) -> int:
+        width = self.size.num_joint_actions
+        node, action = divmod(row, width)
+        fewer = sum(width for each in self.frozen if each < node) + action * (node in self.frozen)
+        return row * self.degree**2 - fewer * (self.degree**2 - 1)
+
+    def next_nodes(self, row: int) -> list[int]:
+        node, action = divmod(row, self.size.num_joint_actions)
+        if node in self.frozen:
+            return [node]
+        states, actions = divmod(node, self.sizes[1]), divmod(action, self.actions[1])
+        first, second = (self.local(agent, states[agent], actions[agent]) for agent in (0, 1))
+        return [a * self.sizes[1] + b for a in first for b in second]
+
+    def component(self, agent: int) -> Component:
+        size, actions = self.sizes[agent], self.actions[agent]
+        states, moves = np.divmod(np.arange(size * actions), actions)
+        steps = 7 * np.arange(self.degree)
+        targets = np.sort((states[:, None] + moves[:, None] + steps) % size, axis=1).reshape(-1)
+        return Component(
+            agent,
+            size,
+            actions,
+            np.arange(size * actions + 1) * self.degree,
+            targets,
+            np.full(len(targets), 1 / self.degree),
+        )
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        Independent((256, 300), (256, 256)),  # 5,033,164,800 rows, four times as many edges
+        Independent((70_000, 61_400), (2, 2)),  # 4,298,000,000 nodes
+        Independent((70_000, 61_400), (2, 1), frozen=((1 << 31) - 1, (1 << 32) - 2, (1 << 32) + 1)),
+    ],
+    ids=["rows", "nodes", "exceptions"],
+)
+def test_factored(tmp_path: Path, graph: Independent) -> None:
+    size = graph.size
+    rows = rows_of_interest(graph)
+    nodes = {row // size.num_joint_actions for row in rows}
+    firsts = {
+        node: np.array([graph.first_edge((node + i) * size.num_joint_actions) for i in (0, 1)])
+        for node in nodes | {0, size.num_nodes - 1}
+    }
+    first_edge = sparse(tmp_path / "first_edge", size.num_nodes + 1, np.uint64, firsts)
+    exceptions: dict[str, Any] = {}
+    if graph.frozen:
+        stay = (
+            np.zeros((1, size.num_joint_actions), np.uint32),
+            np.array([0, 1], np.uint64),
+            np.zeros(1, np.int64),
+        )
+        exceptions["exceptions"] = PatternTable(size.num_nodes, 1, *stay)
+        blocks = {node: np.array([1]) for node in graph.frozen}
+        exceptions["block"] = sparse(tmp_path / "block", size.num_nodes, np.uint8, blocks)
+        exceptions["exception_probability"] = np.ones(1)
+    factoring = Factoring((graph.component(0), graph.component(1)))
+    check(FactoredRows(size, factoring, first_edge, **exceptions), graph, rows)
 
 
 # above the encodings
