@@ -1,7 +1,7 @@
 """Out-of-core transition graphs for reinforcement learning.
 
 ``omstore.open("exports/pursuit/3")`` opens a store; see :class:`omstore.Store`, :class:`omstore.Graph` and
-:class:`omstore.Replay`. Errors are in :mod:`omstore.errors`.
+:class:`omstore.Replay`. Errors are in :mod:`omstore.errors`, rollouts in :mod:`omstore.rollout`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Transitions,
     )
     from omstore.read import open_store as open
+    from omstore.rollout import PolicyTable, RolloutState, RolloutTables, extend_key, stream_key, uniform
 
 __all__ = [
     "Attribute",
@@ -35,7 +36,10 @@ __all__ = [
     "Kernel",
     "Manifest",
     "Outcomes",
+    "PolicyTable",
     "Replay",
+    "RolloutState",
+    "RolloutTables",
     "Sample",
     "Store",
     "Successors",
@@ -43,8 +47,11 @@ __all__ = [
     "TransitionModel",
     "Transitions",
     "create",
+    "extend_key",
     "load_model",
     "open",
+    "stream_key",
+    "uniform",
 ]
 
 _ELSEWHERE = {
@@ -55,6 +62,10 @@ _ELSEWHERE = {
     **{
         name: ("omstore.model", name)
         for name in ("IndependentModel", "Kernel", "Outcomes", "TransitionModel", "load_model")
+    },
+    **{
+        name: ("omstore.rollout", name)
+        for name in ("PolicyTable", "RolloutState", "RolloutTables", "extend_key", "stream_key", "uniform")
     },
 }
 

@@ -1,0 +1,396 @@
+"""The compiled part of rollouts that draws joint actions, and all random numbers.
+
+Environments of a block have a number each; `alive` lists those that go on. What is drawn is written compactly,
+in the order of `alive`. A policy comes as ``(cumulative, stride, actions, nodes, row_of)``, see
+`omstore.rollout.policies.PolicyTable`. Kernels return a status and the place in `alive` where they stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from omstore.compiled import inlined_kernel, kernel
+
+__all__ = [
+    "DRAWS",
+    "ILLEGAL_CANDIDATE",
+    "OK",
+    "OTHER_UNCOVERED",
+    "UNCOVERED",
+    "draw_actions",
+    "draw_legal_actions",
+    "numbers",
+    "start",
+]
+
+OK = 0
+UNCOVERED = 1
+"""The learner's table has no row for a node."""
+OTHER_UNCOVERED = 2
+"""The other side's table has no row for a node."""
+ILLEGAL_CANDIDATE = 3
+"""A candidate is part of no legal joint action of its root."""
+
+DRAWS = 3
+"""Random numbers of a step: for the other side's action, the learner's, the successor."""
+
+_LANES = 8  # the twin of omstore.rollout.policy_kernels.LANES
+_SEARCHED = 64  # actions from which on a row is searched instead of compared as a whole
+_BATCH = 128  # environments in flight; enough to hide memory latency
+
+
+def _intrinsic(function: Any) -> Any:
+    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
+    return intrinsic(function)
+
+
+# The twin of the one in omstore.rows.kernels: a kernel may call only what lies in its own file.
+@_intrinsic
+def _prefetch(typing: Any, array: Any, position: Any) -> Any:
+    """Ask for the cache line of an element ahead of its use; any position is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        i32 = ir.IntType(32)
+        prefetch = builder.module.declare_intrinsic(
+            "llvm.prefetch",
+            (ir.IntType(8).as_pointer(),),
+            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32]),
+        )
+        # read, keep in all caches, data
+        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+@_intrinsic
+def _count_passed(typing: Any, cumulative: Any, position: Any, number: Any) -> Any:
+    """How many of 8 ascending float32 a float64 isn't below; nothing is checked."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        single = ir.VectorType(data.type.pointee, _LANES)
+        double = ir.VectorType(ir.DoubleType(), _LANES)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), single.as_pointer())
+        nothing = ir.Constant(double, ir.Undefined)
+        first = builder.insert_element(nothing, arguments[2], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), None)
+        splat = builder.shuffle_vector(first, nothing, zeros)
+        passed = builder.fcmp_ordered(">=", splat, builder.fpext(builder.load(place, align=4), double))
+        bits = builder.bitcast(passed, ir.IntType(_LANES))
+        return builder.zext(builder.ctpop(bits), ir.IntType(64))
+
+    return types.int64(cumulative, types.int64, types.float64), generate
+
+
+@inlined_kernel
+def _folded(key: Any, word: Any) -> Any:
+    """Fold a word into a key; the twin of omstore.rollout.uniforms.extend_key."""
+    state = key + (np.uint64(word) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    state = (state ^ (state >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return state ^ (state >> np.uint64(33))
+
+
+@inlined_kernel
+def _uniform(key: Any, counter: Any) -> Any:
+    """Number `counter` of a stream; the twin of omstore.rollout.uniforms.uniform."""
+    bits = key + (np.uint64(counter) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = bits ^ (bits >> np.uint64(31))
+    # Signed: it converts in one instruction.
+    return np.float64(np.int64(bits >> np.uint64(11))) * 1.1102230246251565e-16
+
+
+@kernel
+def numbers(keys: Any, counters: Any, out: Any) -> None:
+    """Write number ``counters[i]`` of stream ``keys[i]``."""
+    for i in range(keys.size):
+        out[i] = _uniform(keys[i], counters[i])
+
+
+@kernel
+def start(first_key: Any, root: Any, candidate: Any, first_rollout: Any, per_part: int, keys: Any) -> None:
+    """Write the keys of environments: part p is `per_part` rollouts from ``first_rollout[p]`` on."""
+    for part in range(root.size):
+        key = _folded(first_key[root[part]], candidate[part])
+        for k in range(per_part):
+            keys[part * per_part + k] = _folded(key, first_rollout[part] + k)
+
+
+@inlined_kernel
+def _row_of(num_rows: Any, nodes: Any, row_of: Any, node: Any) -> Any:
+    """A node's row in a policy table, -1 where it has none."""
+    if row_of.size:
+        return np.int64(row_of[node]) if node < row_of.size else np.int64(-1)
+    if nodes.size:
+        low = np.int64(0)
+        left = np.int64(nodes.size)
+        while left > 1:
+            half = left >> 1
+            low += half if nodes[np.uint64(low + half)] <= node else np.int64(0)
+            left -= half
+        return low if nodes[low] == node else np.int64(-1)
+    return np.int64(node) if node < num_rows else np.int64(-1)
+
+
+@inlined_kernel
+def _drawn(cumulative: Any, stride: Any, row: Any, number: Any) -> Any:
+    """The action of a row at a uniform number: how many cumulative probabilities it isn't below."""
+    at = row * stride
+    if stride < _SEARCHED:
+        count = np.int64(0)
+        for k in range(at, at + stride, _LANES):
+            count += _count_passed(cumulative, k, number)
+        return count
+    low = np.int64(0)  # the group of 8 whose last number passes: all ends but the last are tried
+    left = stride // _LANES
+    while left > 1:
+        half = left >> 1
+        end = np.float64(cumulative[np.uint64(at + (low + half) * _LANES - 1)])
+        low += half if number >= end else np.int64(0)
+        left -= half
+    return low * _LANES + _count_passed(cumulative, at + low * _LANES, number)
+
+
+@inlined_kernel
+def _find_rows(
+    table: Any, stride: Any, nodes: Any, row_of: Any, at: Any, first: Any, count: Any, rows: Any
+) -> Any:
+    """Write the rows of a batch of nodes in a policy table, and ask for them; the first without one, or -1.
+
+    By loops of its own: passing arrays costs more than the work on a node.
+    """
+    num_rows = table.size // stride
+    missing = np.int64(-1)
+    if row_of.size or nodes.size:
+        for i in range(count):
+            rows[i] = _row_of(num_rows, nodes, row_of, at[np.uint64(first + i)])
+    else:
+        for i in range(count):
+            rows[i] = at[np.uint64(first + i)]
+    for i in range(count):
+        row = rows[i]
+        if row < 0 or row >= num_rows:
+            missing = first + i
+            break
+        _prefetch(table, row * stride)
+        if stride > 16:
+            _prefetch(table, row * stride + 16)
+    return missing
+
+
+@inlined_kernel
+def _draw_batch(table: Any, stride: Any, rows: Any, uniforms: Any, count: Any, actions: Any) -> None:
+    if stride == _LANES:
+        for i in range(count):
+            actions[i] = _count_passed(table, rows[i] * _LANES, uniforms[i])
+    else:
+        for i in range(count):
+            actions[i] = _drawn(table, stride, rows[i], uniforms[i])
+
+
+@kernel
+def draw_actions(
+    step: int,
+    count: int,
+    alive: Any,
+    keys: Any,
+    nodes: Any,
+    candidates: Any,
+    per_part: int,
+    learner_joint: Any,
+    other_joint: Any,
+    learner: Any,
+    learner_stride: int,
+    learner_nodes: Any,
+    learner_row_of: Any,
+    other: Any,
+    other_stride: int,
+    other_nodes: Any,
+    other_row_of: Any,
+    out_node: Any,
+    out_action: Any,
+    out_uniform: Any,
+) -> tuple[int, int]:
+    """Draw a joint action for each environment that goes on, where all of them are legal.
+
+    At step 0 the learner's action is the candidate: ``candidates[environment // per_part]``.
+    """
+    own = np.empty(_BATCH, np.int64)
+    theirs = np.empty(_BATCH, np.int64)
+    own_number = np.empty(_BATCH, np.float64)
+    number = np.empty(_BATCH, np.float64)
+    # Each step is taken for a batch before the next: environments don't wait for each other.
+    for first in range(0, count, _BATCH):
+        some = min(_BATCH, count - first)
+        for i in range(some):
+            out_node[np.uint64(first + i)] = nodes[np.uint64(alive[np.uint64(first + i)])]
+        missing = _find_rows(other, other_stride, other_nodes, other_row_of, out_node, first, some, theirs)
+        if missing >= 0:
+            return OTHER_UNCOVERED, missing
+        if step:
+            missing = _find_rows(
+                learner, learner_stride, learner_nodes, learner_row_of, out_node, first, some, own
+            )
+            if missing >= 0:
+                return UNCOVERED, missing
+        for i in range(some):
+            key = keys[np.uint64(alive[np.uint64(first + i)])]
+            number[i] = _uniform(key, DRAWS * step)
+            own_number[i] = _uniform(key, DRAWS * step + 1)
+            out_uniform[np.uint64(first + i)] = _uniform(key, DRAWS * step + 2)
+        _draw_batch(other, other_stride, theirs, number, some, theirs)
+        if step:
+            _draw_batch(learner, learner_stride, own, own_number, some, own)
+        else:
+            for i in range(some):
+                own[i] = candidates[np.int64(alive[np.uint64(first + i)]) // per_part]
+        for i in range(some):
+            joint = np.int64(other_joint[np.uint64(theirs[i])]) + np.int64(learner_joint[np.uint64(own[i])])
+            out_action[np.uint64(first + i)] = joint
+    return OK, -1
+
+
+@inlined_kernel
+def _probability(cumulative: Any, at: Any, action: Any) -> Any:
+    """What draws have: the difference of cumulative probabilities, those above 1 being 1."""
+    high = min(np.float64(cumulative[at + action]), 1.0)
+    return high - min(np.float64(cumulative[at + action - 1]), 1.0) if action else high
+
+
+@inlined_kernel
+def _legal(bits: Any, row: Any, action: Any) -> Any:
+    return (bits[row, action >> 3] >> (7 - (action & 7))) & 1
+
+
+@inlined_kernel
+def _all_legal(bits: Any, row: Any, num_actions: Any) -> Any:
+    for k in range(num_actions >> 3):
+        if bits[row, k] != 255:
+            return False
+    left = num_actions & 7
+    return left == 0 or bits[row, num_actions >> 3] >> (8 - left) == (1 << left) - 1
+
+
+@kernel
+def draw_legal_actions(
+    step: int,
+    count: int,
+    alive: Any,
+    keys: Any,
+    nodes: Any,
+    candidates: Any,
+    per_part: int,
+    learner_joint: Any,
+    other_joint: Any,
+    learner: Any,
+    learner_stride: int,
+    learner_nodes: Any,
+    learner_row_of: Any,
+    other: Any,
+    other_stride: int,
+    other_nodes: Any,
+    other_row_of: Any,
+    legal: Any,
+    by_node: bool,
+    out_node: Any,
+    out_action: Any,
+    out_uniform: Any,
+) -> tuple[int, int]:
+    """Draw a legal joint action for each environment that goes on, and take those out that have none.
+
+    `legal` holds the flags of joint actions, most significant bit first: of all nodes, or (not `by_node`) of
+    the environments in the order of `alive`. Where all are legal, the draw is that of `draw_actions`. Else p(l,
+    o) is proportional to the product of both policies (at step 0 the learner's is certain of the candidate)
+    where (l, o) is legal; or, should that be 0 everywhere, the same for all of these. First o is drawn by its
+    marginal, then l given o, with the random numbers that they have anyway. Returns a status and how many go
+    on, or where it stopped.
+    """
+    num_learner = learner_joint.size
+    num_other = other_joint.size
+    learner_rows = learner.size // learner_stride
+    other_rows = other.size // other_stride
+    weights = np.empty(num_other, np.float64)
+    kept: Any = np.int64(0)
+    for i in range(count):
+        environment = alive[i]
+        node = nodes[environment]
+        key = keys[environment]
+        mask = node if by_node else np.int64(i)
+        candidate = np.int64(candidates[environment // per_part])
+        theirs = _row_of(other_rows, other_nodes, other_row_of, node)
+        own = _row_of(learner_rows, learner_nodes, learner_row_of, node) if step else np.int64(0)
+        number = _uniform(key, DRAWS * step)
+        own_number = _uniform(key, DRAWS * step + 1)
+        o = np.int64(-1)
+        chosen = candidate if step == 0 else np.int64(-1)
+        if theirs >= 0 and own >= 0 and _all_legal(legal, mask, num_learner * num_other):
+            o = _drawn(other, other_stride, theirs, number)
+            if step:
+                chosen = _drawn(learner, learner_stride, own, own_number)
+        else:
+            covered = theirs >= 0 and own >= 0
+            for attempt in range(2):
+                flat = attempt == 1  # no product of policies is legal: all legal pairs alike
+                total = 0.0
+                any_legal = False
+                for k in range(num_other):
+                    sum_legal = 0.0
+                    for j in range(
+                        candidate if step == 0 else 0, candidate + 1 if step == 0 else num_learner
+                    ):
+                        if _legal(legal, mask, np.int64(learner_joint[j]) + np.int64(other_joint[k])):
+                            any_legal = True
+                            if flat or step == 0:
+                                sum_legal += 1.0
+                            elif covered:
+                                sum_legal += _probability(learner, own * learner_stride, j)
+                    weight = sum_legal
+                    if not flat:
+                        weight = 0.0
+                        if covered:
+                            weight = sum_legal * _probability(other, theirs * other_stride, k)
+                    weights[k] = weight
+                    total += weight
+                if not any_legal or total > 0.0:
+                    break
+                if not covered:
+                    return (UNCOVERED if theirs >= 0 else OTHER_UNCOVERED), i
+            if not any_legal:
+                if step == 0:
+                    return ILLEGAL_CANDIDATE, i
+                continue
+            reached = 0.0
+            for k in range(num_other):
+                if weights[k] > 0.0:
+                    reached += weights[k]
+                    o = np.int64(k)
+                    if number * total < reached:
+                        break
+            if step:
+                total = 0.0
+                for attempt in range(2):
+                    for j in range(num_learner):
+                        if _legal(legal, mask, np.int64(learner_joint[j]) + np.int64(other_joint[o])):
+                            chance = 1.0 if flat else _probability(learner, own * learner_stride, j)
+                            if attempt == 0:
+                                total += chance
+                            elif chance > 0.0 and not (chosen >= 0 and own_number * total < reached):
+                                reached += chance
+                                chosen = np.int64(j)
+                    reached = 0.0
+        alive[kept] = environment
+        out_node[kept] = node
+        out_action[kept] = np.int64(other_joint[o]) + np.int64(learner_joint[chosen])
+        out_uniform[kept] = _uniform(key, DRAWS * step + 2)
+        kept += 1
+    return OK, kept

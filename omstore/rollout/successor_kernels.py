@@ -1,0 +1,228 @@
+"""The compiled part of rollouts that draws successors of factored rows: next nodes and codes, and no edges.
+
+The same draws, to the bit, as those of `omstore.rows.factored_kernels.sample_rows`, which also numbers edges
+and gives probabilities. Tables come checked; what is mapped (`product`, `node_at`, `block`, `block_pattern`)
+isn't trusted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from omstore.compiled import inlined_kernel, kernel
+
+__all__ = ["BAD_PRODUCT", "draw_factored"]
+
+# The statuses of omstore.rows.kernels and omstore.rows.factored_kernels, literally: a compiled kernel is cached
+# by its own file's content.
+OK = 0
+ILLEGAL = 2
+BAD_NODE = 4
+BAD_CODE = 5
+BAD_PATTERN = 7
+BAD_PRODUCT = 20
+
+_SHORT = 8  # outcomes of a kernel that are compared all at once
+_BATCH = 128  # rows in flight; enough to hide memory latency
+_NO_PATTERN = (1 << 32) - 1
+
+
+def _intrinsic(function: Any) -> Any:
+    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
+    return intrinsic(function)
+
+
+# The twin of the one in omstore.rows.kernels: a kernel may call only what lies in its own file.
+@_intrinsic
+def _prefetch(typing: Any, array: Any, position: Any) -> Any:
+    """Ask for the cache line of an element ahead of its use; any position is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        i32 = ir.IntType(32)
+        prefetch = builder.module.declare_intrinsic(
+            "llvm.prefetch",
+            (ir.IntType(8).as_pointer(),),
+            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32]),
+        )
+        # read, keep in all caches, data
+        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+# The twin of the one in omstore.rows.factored_kernels.
+@_intrinsic
+def _count_passed(typing: Any, padded: Any, position: Any, uniform: Any) -> Any:
+    """How many of 8 ascending numbers a uniform one isn't below; nothing is checked."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        vector = ir.VectorType(data.type.pointee, _SHORT)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
+        nothing = ir.Constant(vector, ir.Undefined)
+        first = builder.insert_element(nothing, arguments[2], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _SHORT), None)
+        splat = builder.shuffle_vector(first, nothing, zeros)
+        passed = builder.fcmp_ordered(">=", splat, builder.load(place, align=8))
+        bits = builder.bitcast(passed, ir.IntType(_SHORT))
+        return builder.zext(builder.ctpop(bits), ir.IntType(64))
+
+    return types.int64(padded, types.int64, types.float64), generate
+
+
+@_intrinsic
+def _upper_half(typing: Any, one: Any, two: Any) -> Any:
+    """Upper 64 bits of the product of two unsigned numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
+@inlined_kernel
+def _divided(number: Any, divisor: Any, reciprocal: Any) -> Any:
+    """Divide numbers of 32 bits by a multiplication, as omstore.rows.factored_kernels does."""
+    return np.int64(_upper_half(np.uint64(number), reciprocal)) if divisor > 1 else np.int64(number)
+
+
+@inlined_kernel
+def _search(cumulative: Any, start: Any, length: Any, uniform: Any) -> Any:
+    """Number within a pair of the outcome at which the cumulative probability passes `uniform`."""
+    low = np.int64(0)
+    high = length - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if uniform < cumulative[start + middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@kernel
+def draw_factored(
+    layout: Any,
+    action_pair: Any,
+    pairs: Any,
+    chances: Any,
+    gains: Any,
+    cumulative: Any,
+    padded: Any,
+    longest: int,
+    combination: Any,
+    coded: bool,
+    num_products: int,
+    product: Any,
+    node_at: Any,
+    block: Any,
+    block_pattern: Any,
+    num_nodes: int,
+    num_outcomes: int,
+    count: int,
+    nodes: Any,
+    actions: Any,
+    uniforms: Any,
+    out_next: Any,
+    out_code: Any,
+    exceptional: Any,
+    patterns: Any,
+) -> tuple[int, int, int]:
+    """Draw a next node (and where `coded` its code) for each of `count` pairs of node and joint action.
+
+    Rows that don't factor are listed with their patterns instead. Returns status, position and how many are
+    listed.
+    """
+    components = layout.shape[0]
+    small = num_products < 4294967296
+    searched = padded.size == 0 or longest > _SHORT
+    listed: Any = np.int64(0)
+    states = np.empty(components * _BATCH, np.int64)
+    left = np.empty(_BATCH, np.int64)
+    rest_of = np.empty(_BATCH, np.float64)  # what is left of the uniform number
+    number_of = np.empty(_BATCH, np.int64)  # next product number
+    kind_of = np.empty(_BATCH, np.int64)  # combination
+    possible = np.empty(_BATCH, np.int64)
+    for first in range(0, count, _BATCH):
+        some = min(_BATCH, count - first)
+        if block.size or product.size:
+            for i in range(some):
+                node = nodes[np.uint64(first + i)]
+                _prefetch(block, node)
+                _prefetch(product, node)
+        for i in range(some):
+            number = np.int64(nodes[np.uint64(first + i)])
+            if product.size:
+                number = np.int64(product[number])
+                if number < 0 or number >= num_products:
+                    return BAD_PRODUCT, first + i, listed
+            left[i] = number
+            rest_of[i] = uniforms[np.uint64(first + i)]
+            number_of[i] = 0
+            kind_of[i] = 0
+            possible[i] = 1
+        for c in range(components - 1, 0, -1):
+            size = layout[c, 0]
+            reciprocal = np.uint64(18446744073709551615) // np.uint64(size) + np.uint64(1)
+            for i in range(some):
+                number = left[i]
+                rest = _divided(number, size, reciprocal) if small else number // size
+                states[np.uint64(c * _BATCH + i)] = number - rest * size
+                left[i] = rest
+        for i in range(some):
+            states[i] = left[i]
+        for c in range(components):
+            own_actions = layout[c, 1]
+            for i in range(some):
+                local = states[np.uint64(c * _BATCH + i)] * own_actions
+                pair = np.int64(action_pair[np.uint64(actions[np.uint64(first + i)]), c]) + local
+                start = np.int64(pairs[np.uint64(4 * pair)])
+                length = np.int64(pairs[np.uint64(4 * pair + 1)])
+                uniform = rest_of[i]
+                if searched and (length > _SHORT or padded.size == 0):
+                    chosen = _search(cumulative, start, length, uniform)
+                else:
+                    chosen = _count_passed(padded, pair * _SHORT, uniform)
+                    chosen = max(min(chosen, length - 1), np.int64(0))
+                at = 2 * (start + chosen)  # an outcome that exists, or for an illegal row the next
+                rest_of[i] = (uniform - chances[np.uint64(at)]) / chances[np.uint64(at + 1)]
+                number_of[i] += gains[np.uint64(at)]
+                if coded:
+                    kind_of[i] += gains[np.uint64(at + 1)]
+                possible[i] &= length > 0
+        for i in range(some):
+            if block.size:
+                own_block = np.int64(block[nodes[first + i]])
+                if own_block > 0:
+                    if own_block > block_pattern.shape[0]:
+                        return BAD_PATTERN, first + i, listed
+                    pattern = np.int64(block_pattern[own_block - 1, actions[first + i]])
+                    if pattern != _NO_PATTERN:
+                        exceptional[listed] = first + i
+                        patterns[listed] = pattern
+                        listed += 1
+                        continue
+            if not possible[i]:
+                return ILLEGAL, first + i, listed
+            node = number_of[i]
+            if node_at.size:
+                node = np.int64(node_at[node])
+                if node < 0 or node >= num_nodes:
+                    return BAD_NODE, first + i, listed
+            out_next[np.uint64(first + i)] = node
+            if coded:
+                code = np.int64(combination[kind_of[i]])
+                if code >= num_outcomes:
+                    return BAD_CODE, first + i, listed
+                out_code[first + i] = code
+    return OK, -1, listed
