@@ -13,6 +13,7 @@ import numpy as np
 from omstore.build.attributes import node_attributes
 from omstore.build.edges import EDGE_COLUMNS, SameNodes, edge_table, encode_edges
 from omstore.build.factoring import model_factoring
+from omstore.build.independent import encode_independent
 from omstore.build.nodes import StagedNodes, stage_nodes
 from omstore.build.options import PROOF_LIMIT, PROOF_ROWS, BuildOptions, BuildReport
 from omstore.build.preflight import Preflight, find_problem, preflight
@@ -190,25 +191,43 @@ class _Build:
             self._procedural(source, found.attributes)
             return
         all_proven = source.size.num_edges <= PROOF_LIMIT
-        encoded = encode_rows(
-            RowsToEncode(
+        proof_rows = None if all_proven else PROOF_ROWS
+        encoding, reason = options.rows, "asked for"
+        if encoding == "auto":
+            encoding, reason = "factored", "agents move independently: the model has their kernels"
+        known = encoding == "factored" or (encoding == "dictionary" and all_proven)
+        if known and not options.dry_run:
+            encoded = encode_independent(
                 source,
-                found.attributes,
-                nodes.packed,
-                nodes.codec,
-                self.num_actions,
-                factoring=model_factoring(source.kernels),
-                exceptional_nodes=found.absorbing,
-                hoist=False,
-            ),
-            self.staging,
-            rows=options.rows,
-            budget=options.max_ram,
-            all_forecasts=options.dry_run,
-            dry_run=options.dry_run,
-            proof_rows=None if all_proven else PROOF_ROWS,
-            progress=self.progress,
-        )
+                found,
+                nodes,
+                self.staging,
+                encoding=encoding,
+                reason=reason,
+                budget=options.max_ram,
+                proof_rows=proof_rows,
+                progress=self.progress,
+            )
+        else:
+            encoded = encode_rows(
+                RowsToEncode(
+                    source,
+                    found.attributes,
+                    nodes.packed,
+                    nodes.codec,
+                    self.num_actions,
+                    factoring=model_factoring(source.kernels),
+                    exceptional_nodes=found.absorbing,
+                    hoist=False,
+                ),
+                self.staging,
+                rows=options.rows,
+                budget=options.max_ram,
+                all_forecasts=options.dry_run,
+                dry_run=options.dry_run,
+                proof_rows=proof_rows,
+                progress=self.progress,
+            )
         self._take(encoded)
         if not all_proven and not options.dry_run:
             self._note(

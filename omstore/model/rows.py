@@ -19,7 +19,7 @@ from omstore.model.protocol import IndependentModel, TransitionModel
 from omstore.rows.encoding import DrawnEdges, Edges, GraphSize, Probabilities, RowChunk, RowEncoding
 from omstore.rows.write import Staging
 
-__all__ = ["ProceduralRows", "open_procedural"]
+__all__ = ["ProceduralRows", "model_rows", "open_procedural"]
 
 
 class ProceduralRows(RowEncoding):
@@ -138,6 +138,18 @@ class ProceduralRows(RowEncoding):
                 writer.append(np.asarray(self.asked.first_edges[first : first + (1 << 16)]).astype(np.uint64))
             writer.close()
         return description
+
+
+def model_rows(model: TransitionModel) -> ProceduralRows:
+    """Return a model's rows without a store: every state of its product is a node, numbered as it is counted.
+
+    Parameters
+    ----------
+    model : TransitionModel
+        One that isn't independent is asked for all of its rows, to count them.
+    """
+    numbering = ProductNumbering(model.space, [np.arange(size) for size in model.space.sizes])
+    return ProceduralRows(model, numbering)
 
 
 def open_procedural(

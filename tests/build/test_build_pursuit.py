@@ -119,10 +119,10 @@ def test_an_interrupted_build_leaves_nothing(tmp_path):
 def test_a_wrong_factoring_is_found_out(tmp_path, monkeypatch):
     from dataclasses import replace
 
-    from omstore.build import pipeline
+    from omstore.build import independent
     from omstore.errors import ProofError
 
-    right = pipeline.model_factoring
+    right = independent.model_factoring
 
     def wrong(rows):
         factoring = right(rows)
@@ -135,7 +135,7 @@ def test_a_wrong_factoring_is_found_out(tmp_path, monkeypatch):
             factoring, components=(replace(first, outcome_class=classes), *factoring.components[1:])
         )
 
-    monkeypatch.setattr(pipeline, "model_factoring", wrong)
+    monkeypatch.setattr(independent, "model_factoring", wrong)
     with pytest.raises(ProofError):
         build(pursuit(), tmp_path, BuildOptions(rows="factored"))
     assert not list((tmp_path / "store").glob("v*"))
