@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,54 @@ _CHECKED_NODES = 64
 """Nodes whose rows are looked at before anything else uses the graph."""
 
 
+@dataclass(frozen=True)
+class _KeptMasks:
+    """Joint masks by node: sorted arrays, since a dict of as many takes ten times the memory.
+
+    Attributes
+    ----------
+    node : (k,) int64
+        Ascending.
+    used : (k,) int64
+        When each was used last; no two alike.
+    mask : (k, bytes) uint8
+        Packed.
+    """
+
+    node: NDArray[np.int64]
+    used: NDArray[np.int64]
+    mask: NDArray[np.uint8]
+
+    def with_more(
+        self, node: NDArray[np.int64], used: NDArray[np.int64], mask: NDArray[np.uint8], cap: int
+    ) -> _KeptMasks:
+        """Merge masks, (m,) nodes ascending, and keep the `cap` used last. Memory: both together."""
+        # another thread may have read some of them as well
+        others = ~np.isin(self.node, node, assume_unique=True)
+        nodes = np.concatenate((self.node[others], node))
+        times = np.concatenate((self.used[others], used))
+        masks = np.concatenate((self.mask[others], mask))
+        order = np.argsort(nodes, kind="stable")  # two runs: merged in one pass
+        if len(nodes) > cap:
+            last = np.zeros(len(nodes), np.bool_)
+            last[np.argsort(times)[len(nodes) - cap :]] = True
+            order = order[last[order]]
+        return _KeptMasks(nodes[order], times[order], masks[order])
+
+
 class GraphWorldModelAdapter:
     """A stored graph, seen by the focal agent and its team. Made once for a training run, and checked then.
 
     Nodes and joint actions are integers, methods are batched, and nothing of the graph is held but the legal
-    masks used last. Several threads may use it; pickles without its cache.
+    masks used last. Several threads may use it; it pickles without its cache.
 
     Parameters
     ----------
     graph : Graph
     legal_cache : int
         Nodes whose legal mask is kept, those used last; 0 keeps none. It never changes a result. A kept mask
-        takes ``A / 8`` bytes and about 150 to find it: 16 MB for the default of 100,000 with 125 joint actions.
+        takes ``A / 8 + 16`` bytes, and as much again while others are added: 6.4 MB for the default of 100,000
+        with 125 joint actions.
     focal_agent : int or str
         Number or name.
 
@@ -68,7 +104,8 @@ class GraphWorldModelAdapter:
         self.state_width = graph.state_width
         self._mask_bytes = (graph.num_joint_actions + 7) // 8
         self._nodes_at_a_time = max(1, _ROWS_AT_A_TIME // graph.num_joint_actions)
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._kept = _KeptMasks(np.empty(0, np.int64), np.empty(0, np.int64), self._no_masks())
+        self._clock = 0
         self._lock = threading.Lock()
         self._check()
 
@@ -83,7 +120,7 @@ class GraphWorldModelAdapter:
     @property
     def num_kept(self) -> int:
         """Legal masks kept now; at most `legal_cache`."""
-        return len(self._kept)
+        return len(self._kept.node)
 
     # Legal masks
 
@@ -123,6 +160,9 @@ class GraphWorldModelAdapter:
 
     # Inside
 
+    def _no_masks(self) -> NDArray[np.uint8]:
+        return np.empty((0, self._mask_bytes), np.uint8)
+
     def _legal(
         self,
         nodes: ArrayLike,
@@ -142,35 +182,33 @@ class GraphWorldModelAdapter:
         result = np.empty((len(given), width), np.bool_)
         for first in range(0, len(given), self._nodes_at_a_time):
             part = slice(first, first + self._nodes_at_a_time)
-            packed = self._packed_masks(given[part])
+            packed = self._packed_masks(given[part].astype(np.int64))
             joint = np.unpackbits(packed, axis=1, count=self.actions.num_joint).view(np.bool_)
             result[part] = reduced(joint)
         return result
 
-    def _packed_masks(self, nodes: NDArray[Any]) -> NDArray[np.uint8]:
+    def _packed_masks(self, nodes: NDArray[np.int64]) -> NDArray[np.uint8]:
         """(B,) nodes -> (B, bytes): joint masks, kept or read."""
-        if not self.legal_cache:
-            return np.packbits(self.graph.legal(nodes), axis=1)
-        numbers = nodes.tolist()
-        masks: dict[int, bytes] = {}
+        unique, first_behind, inverse = np.unique(nodes[::-1], return_index=True, return_inverse=True)
+        last = len(nodes) - 1 - first_behind  # where in the batch each was asked for last
         with self._lock:
-            for node in numbers:
-                mask = self._kept.get(node)
-                if mask is not None:
-                    self._kept.move_to_end(node)
-                    masks[node] = mask
-        missing = [node for node in dict.fromkeys(numbers) if node not in masks]
-        if missing:
-            read = np.packbits(self.graph.legal(np.array(missing, nodes.dtype)), axis=1)
-            masks.update((node, mask.tobytes()) for node, mask in zip(missing, read, strict=True))
+            kept = self._kept
+            used = self._clock + last
+            self._clock += len(nodes)
+            place = np.searchsorted(kept.node, unique)
+            place[place == len(kept.node)] = 0
+            known = kept.node[place] == unique if len(kept.node) else np.zeros(len(unique), np.bool_)
+            masks = np.empty((len(unique), self._mask_bytes), np.uint8)
+            masks[known] = kept.mask[place[known]]
+            kept.used[place[known]] = used[known]
+        if not known.all():
+            missing = ~known
+            masks[missing] = np.packbits(self.graph.legal(unique[missing]), axis=1)
             with self._lock:
-                for node in missing[-self.legal_cache :]:
-                    self._kept[node] = masks[node]
-                    self._kept.move_to_end(node)  # another thread may have read it as well
-                while len(self._kept) > self.legal_cache:
-                    self._kept.popitem(last=False)
-        together = b"".join([masks[node] for node in numbers])
-        return np.frombuffer(together, np.uint8).reshape(len(numbers), self._mask_bytes)
+                self._kept = self._kept.with_more(
+                    unique[missing], used[missing], masks[missing], self.legal_cache
+                )
+        return masks[inverse[::-1].reshape(-1)]
 
     def _check(self) -> None:
         graph = self.graph

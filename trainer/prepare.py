@@ -119,7 +119,9 @@ def prepare_om_training_inputs(
     if graph is None:
         raise StoreNotFoundError(f"{store.path} has a replay but no graph", _next_step(export))
     focal = _focal_agent(store, focal_agent)
-    data = extract_level0_dataset(store, focal_agent=focal, chunk=chunk, representation=representation)
+    # opened for itself, so that the chunks it decoded last go with it
+    passing = omstore.open(store.path, allow_model_import=allow_model_import)
+    data = extract_level0_dataset(passing, focal_agent=focal, chunk=chunk, representation=representation)
     _check_width(data, graph)
     if capacity is not None and capacity < 1:
         raise UsageError(f"a buffer's capacity is at least 1, not {capacity}")

@@ -28,7 +28,12 @@ class MadeExport:
 
 
 def make_export(
-    export: Path, transitions: int = 500, *, strangers: tuple[int, ...] = (), nodes: int = 40, graph: bool = True
+    export: Path,
+    transitions: int = 500,
+    *,
+    strangers: tuple[int, ...] = (),
+    nodes: int = 40,
+    graph: bool = True,
 ) -> MadeExport:
     """A random graph of three agents and a replay of random transitions; those in `strangers` are in states that
     the graph hasn't."""
@@ -40,7 +45,9 @@ def make_export(
         while tuple(states[i].tolist()) in known:
             states[i] = rng.integers(0, 2, 13)
     joint_actions = rng.integers(0, 24, transitions)
-    with omstore.create(export, agents=world.agents, num_actions=NUM_ACTIONS, state_width=13, rows="csr") as writer:
+    with omstore.create(
+        export, agents=world.agents, num_actions=NUM_ACTIONS, state_width=13, rows="csr"
+    ) as writer:
         if graph:
             numbers = writer.add_nodes(world.vectors(np.arange(nodes)))
             rows = np.arange(nodes * 24)

@@ -26,7 +26,11 @@ def counted(focal: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("focal", [0, 1, 2])
 def test_split_and_join(focal: int) -> None:
     actions = JointActions(NUM_ACTIONS, focal)
-    assert (actions.num_joint, actions.num_focal, actions.num_team) == (24, NUM_ACTIONS[focal], 24 // NUM_ACTIONS[focal])
+    assert (actions.num_joint, actions.num_focal, actions.num_team) == (
+        24,
+        NUM_ACTIONS[focal],
+        24 // NUM_ACTIONS[focal],
+    )
     own, team = actions.split(np.arange(24, dtype=np.uint8))
     assert list(zip(own.tolist(), team.tolist(), strict=True)) == counted(focal)
     assert np.array_equal(actions.join(own, team), np.arange(24))

@@ -16,8 +16,8 @@ from tools.worlds.random_graph import RandomGraph
 
 pytest.importorskip("torch")
 
-from trainer.buffer import OMBuffer  # noqa: E402
-from trainer.level0 import Level0Chunk, extract_level0_dataset  # noqa: E402
+from trainer.buffer import OMBuffer
+from trainer.level0 import Level0Chunk, extract_level0_dataset
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,9 @@ def test_every_transition_in_order(made: MadeExport, focal: int) -> None:
 @pytest.mark.parametrize("chunk", [1, 7, 499, 500, 501])
 def test_chunks_change_nothing(made: MadeExport, chunk: int) -> None:
     def joined(parts: list[Level0Chunk]) -> list[np.ndarray]:
-        return [np.concatenate([getattr(part, name) for part in parts]) for name in ("stored", "action", "node")]
+        return [
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("stored", "action", "node")
+        ]
 
     whole = joined(list(extract_level0_dataset(made.open(), chunk=100)))
     for one, other in zip(joined(list(extract_level0_dataset(made.open(), chunk=chunk))), whole, strict=True):

@@ -71,7 +71,9 @@ def test_counts(count: int, held_out: float, batch: int, epochs: int, samples: i
 
 
 def test_every_epoch_takes_every_training_sample_once_in_another_order() -> None:
-    trainer = Level0Trainer(OpponentMLP(WIDTH, ACTIONS, 8), filled(103), Level0Config(3, 10, held_out=0.1, seed=5))
+    trainer = Level0Trainer(
+        OpponentMLP(WIDTH, ACTIONS, 8), filled(103), Level0Config(3, 10, held_out=0.1, seed=5)
+    )
     held_out = set(trainer.held_out.tolist())
     assert len(held_out) == 10
     orders = []
@@ -82,8 +84,10 @@ def test_every_epoch_takes_every_training_sample_once_in_another_order() -> None
         assert sorted(orders[-1]) == sorted(set(range(103)) - held_out)
     assert orders[0] != orders[1] != orders[2] != sorted(orders[2])
     backwards = [trainer.batch_indices(update).tolist() for update in reversed(range(30))]
-    assert [index for batch in reversed(backwards) for index in batch] == sum(orders, [])
-    other = Level0Trainer(OpponentMLP(WIDTH, ACTIONS, 8), filled(103), Level0Config(3, 10, held_out=0.1, seed=6))
+    assert [index for batch in reversed(backwards) for index in batch] == [*orders[0], *orders[1], *orders[2]]
+    other = Level0Trainer(
+        OpponentMLP(WIDTH, ACTIONS, 8), filled(103), Level0Config(3, 10, held_out=0.1, seed=6)
+    )
     assert set(other.held_out.tolist()) != held_out
 
 
@@ -203,7 +207,9 @@ def test_a_fresh_trainer_has_no_loss_yet_and_an_empty_buffer_is_refused() -> Non
         Level0Trainer(OpponentMLP(WIDTH, ACTIONS, 8), OMBuffer(5, WIDTH, num_actions=ACTIONS), Level0Config())
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": 0}, {"lr": 0.0}, {"held_out": 1.0}, {"held_out": -0.1}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 0}, {"batch": 0}, {"lr": 0.0}, {"held_out": 1.0}, {"held_out": -0.1}, {"seed": -1}]
+)
 def test_settings_that_make_no_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Level0Config(**wrong)  # type: ignore[arg-type]
