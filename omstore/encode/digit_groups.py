@@ -31,7 +31,7 @@ _PREDICTABLE = (
 )
 _BETTER = 0.01  # a digit goes to an agent if it is so much more predictable than by itself
 _FEWEST_PAIRS = 16  # of rows, to tell whether they agree
-_MOST_DOUBTFUL = 256  # digits: each costs a sort of the rows for every agent
+_MOST_DOUBTFUL = 64  # digits: each costs a sort of the rows for every agent
 _FINGERPRINTS = 1 << 21  # numbers made at a time
 
 
@@ -94,6 +94,7 @@ def group_digits(
         problem = _place(doubtful, groups, answers, looked, coordinates, grid)
         if problem:
             return problem
+    _place_by_legality(groups, looked, coordinates, grid)
     if len(groups) < 2:
         return _one_group(next(iter(groups)), looked)
     still = [agent for agent in range(len(grid.num_actions)) if agent not in groups]
@@ -176,15 +177,39 @@ def _place(
         most = by_itself if best is None else most
         if 0 <= most < _PREDICTABLE:
             return (
-                f"Agents don't move independently: random rows with the same {_telling(best)} agree in "
-                f"{most:.0%} of cases on where {coordinates.describe(digit)} of the state goes."
+                f"Agents don't move independently: on where {coordinates.describe(digit)} of the state goes, two "
+                f"random rows agree in {most:.0%} of cases if {_telling(best)} the same in both."
             )
         groups.setdefault(best if most >= 0 else default, []).append(digit)
     return ""
 
 
+def _place_by_legality(
+    groups: dict[int | None, list[int]], looked: Looked, coordinates: Coordinates, grid: ActionGrid
+) -> None:
+    """Give digits that nobody moves to an agent without any, if its actions are legal by them."""
+    rows = looked.rows
+    if None not in groups or rows.legal.all():
+        return
+    by_node = coordinates.digits(coordinates.packed[rows.nodes[:: looked.per_node]])
+    legal = rows.legal.astype(np.float64)
+    for agent in range(len(grid.num_actions)):
+        if agent in groups:
+            continue
+        action = grid.action(rows.joint, agent)
+        by_action = _agreement(action[:, None], None, legal)
+        for digit in list(groups.get(None, ())):
+            value = np.repeat(by_node[:, digit : digit + 1], looked.per_node, axis=0)
+            by_value = _agreement(value, None, legal)
+            if _agreement(value, action, legal) > max(by_value, by_action) + _BETTER:
+                groups.setdefault(agent, []).append(digit)
+                groups[None].remove(digit)
+        if not groups.get(None):
+            groups.pop(None, None)
+
+
 def _telling(agent: int | None) -> str:
-    return "digits" if agent is None else f"digits and action of agent {agent}"
+    return "it is" if agent is None else f"agent {agent}'s action and part of the state are"
 
 
 def _agreement(
