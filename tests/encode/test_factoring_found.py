@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from omstore.encode.factoring import FoundFactoring, NotFactored, find_factoring
-from omstore.rows import CsrRows, GraphSize, Probabilities
+from omstore.publish.staging import stage
+from omstore.rows import CsrRows, GraphSize, Probabilities, open_rows
+from omstore.rows.factored_writer import write_factored
+from omstore.rows.proof import prove
 from tests.encode.factored_world import FactoredWorld, Part, expand, random_part
 from tests.encode.world_rows import WorldRows
 from tools.worlds.pursuit import Pursuit
@@ -144,6 +148,22 @@ def test_layouts_of_the_state(layout: Any, component_bits: int, in_order: bool) 
     check_pursuit(rows, found, world)
     assert isinstance(found, FoundFactoring)
     assert (found.product is None) == in_order
+
+
+def test_writing_what_was_found_leaves_absorbing_nodes_only(tmp_path: Path) -> None:
+    world = Pursuit(2, 0.1)
+    rows = WorldRows(world)
+    found = search(rows)
+    assert isinstance(found, FoundFactoring)
+    edges = len(rows.gather(np.arange(world.num_nodes * 25)).next_node)
+    assert edges == world.num_edges == 571_152
+    rows.size = replace(rows.size, num_edges=edges)
+    with stage(tmp_path / "export") as staging:
+        description, size = write_factored(rows, found, staging)
+        encoded = open_rows(staging.path, description, size)
+        assert prove(rows, encoded).num_edges == 571_152
+    assert description["exceptions"]["nodes"] == 44
+    assert size.num_edges == 571_152
 
 
 def test_blocking_agents_are_counted_honestly() -> None:
