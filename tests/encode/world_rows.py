@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from omstore.format.states import StateCodec
 from omstore.rows import DrawnEdges, Edges, GraphSize, Probabilities, RowChunk, RowEncoding
+from omstore.rows.encoding import next_node_dtype, outcome_dtype
 from tools.worlds.world import World
 
 Vectors = Callable[[NDArray[np.int64]], NDArray[Any]]
@@ -71,7 +72,11 @@ class WorldRows(RowEncoding):
         first_edge = 0
         for first in range(start_row, stop_row, chunk_rows):
             edges = self.gather(np.arange(first, min(first + chunk_rows, stop_row)))
-            yield RowChunk(first, first_edge, edges.offsets, edges.next_node, edges.outcome)
+            next_node = edges.next_node.astype(next_node_dtype(self.size.num_nodes))
+            codes = edges.outcome
+            if codes is not None:
+                codes = codes.astype(outcome_dtype(self.size.num_outcomes))
+            yield RowChunk(first, first_edge, edges.offsets, next_node, codes)
             first_edge += len(edges.next_node)
 
     def nbytes(self) -> Mapping[str, int]:
