@@ -391,7 +391,7 @@ def _kept_rows(nodes: NDArray[np.int64], differ: NDArray[np.int64]) -> NDArray[n
     place = nodes - nodes[0]
     counts = np.bincount(place)
     exceptional = np.bincount(place[differ], minlength=len(counts))
-    keep = (2 * exceptional > counts)[place].astype(np.uint8)
+    keep: NDArray[np.uint8] = (2 * exceptional > counts)[place].astype(np.uint8)
     keep[differ] = 1
     return keep
 

@@ -270,7 +270,7 @@ def test_a_row_of_other_probabilities_is_an_exception(staging: Staging) -> None:
 
 
 def test_an_illegal_row_cannot_be_drawn_from(staging: Staging) -> None:
-    world = random_world(12, empty=0.4, exceptions=0.3)
+    world = random_world(13, empty=0.4, exceptions=0.3)
     opened = world.write(staging)
     chances = Probabilities("outcome", world.values)
     legal = next(r for r, edges in enumerate(world.rows) if edges)
