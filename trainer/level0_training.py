@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from omstore.errors import UsageError
+from trainer.adam import Adam
 from trainer.buffer import OMBuffer
 from trainer.torch_threads import one_torch_thread
 
@@ -122,8 +123,7 @@ class Level0Trainer:
         self._loss_samples = 0
         self._order: NDArray[np.uint32] = np.empty(0, np.uint32)
         self._order_of = -1
-        # foreach and fused steps differ in rounding between versions of torch; this one is plain
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, foreach=False)
+        self.optimizer = Adam(model.parameters(), lr=config.lr)
 
     @property
     def samples(self) -> int:
@@ -168,11 +168,10 @@ class Level0Trainer:
             self._loss_sum, self._loss_samples = 0.0, 0
         device = next(self.model.parameters()).device
         batch = self.buffer.sample(indices)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * (1 - self.updates / self.num_updates)
+        self.optimizer.lr = self.config.lr * (1 - self.updates / self.num_updates)
         with one_torch_thread():
             loss = functional.cross_entropy(self.model(batch.state.to(device)), batch.action.to(device))
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
         value = float(loss.detach())
