@@ -10,6 +10,7 @@ from typing import Any
 
 from omstore.encode.survey import COMPRESSED_EDGES, Survey
 from omstore.rows.encoding import next_node_dtype, outcome_dtype
+from omstore.rows.factored_files import block_dtype
 
 __all__ = [
     "ENCODINGS",
@@ -130,7 +131,7 @@ def forecast_factored(survey: Survey) -> Forecast:
     assert factoring is not None  # whoever found none has nothing to predict
     entries = sum(len(component.next_state) for component in factoring.components)
     pairs = sum(component.num_pairs for component in factoring.components)
-    fixed = 8 * (pairs + 1) + 16 * entries + 8 * (size.num_nodes + 1)
+    fixed = 8 * (pairs + 1) + 12 * entries + 8 * (size.num_nodes + 1)
     if factoring.combination is not None:
         fixed += 4 * (entries + len(factoring.combination))
     if factoring.product is not None:
@@ -148,7 +149,7 @@ def forecast_factored(survey: Survey) -> Forecast:
     tables = survey.exceptions.extrapolate(survey.sample.share)
     by_node = 0
     if survey.num_exceptional_rows:
-        by_node = size.num_nodes * (1 if survey.exceptions.whole < 1 << 12 else 4)
+        by_node = size.num_nodes * block_dtype(survey.num_exception_blocks).itemsize
     nbytes, low, high = (int(fixed + by_node + part) for part in tables)
     per_edge = 2 * survey.seconds["sweep"] + survey.seconds["compare"]
     return Forecast(

@@ -107,6 +107,8 @@ class Survey:
         That rows were compared with.
     exceptions : Growth or None
         Bytes of the patterns and blocks of what doesn't factor; None without a factoring.
+    num_exception_blocks : int
+        Distinct lists of a node's rows among them.
     too_many_exceptions : bool
         Whether there were too many to collect.
     num_exceptional, num_exceptional_rows, num_interacting_rows : int
@@ -131,6 +133,7 @@ class Survey:
     pattern_memory: int = 0
     factoring: Factoring | None = None
     exceptions: Growth | None = None
+    num_exception_blocks: int = 0
     too_many_exceptions: bool = False
     num_exceptional: int = 0
     num_exceptional_rows: int = 0
@@ -204,7 +207,7 @@ class _Patterns:
         self.size = size
         self.memory = PatternMemory(PATTERN_MEMORY)
         self.collector: PatternCollector | None = None
-        self.num_patterns = 0
+        self.num_patterns = self.num_blocks = 0
         self.used = 0
         self.overflowed = False
         self.num_edges = 0
@@ -242,7 +245,7 @@ class _Patterns:
             counts = self.collector.counts()
             blocks = 4.0 * self.size.num_joint_actions * counts.num_blocks
             self._grown.append((counts.nbytes - blocks, blocks))
-            self.num_patterns = counts.num_patterns
+            self.num_patterns, self.num_blocks = counts.num_patterns, counts.num_blocks
             self.used = self.memory.used
 
     def growth(self) -> tuple[Growth, Growth] | None:
@@ -374,6 +377,7 @@ class _Run:
             survey.pattern_share = survey.sample.share
             if self.patterns.overflowed:
                 survey.pattern_share = self.patterns.num_edges / max(1, survey.size.num_edges)
+        survey.num_exception_blocks = self.exceptions.num_blocks
         survey.too_many_exceptions = self.exceptions.overflowed
         found = self.exceptions.growth()
         if found is not None:
