@@ -195,7 +195,8 @@ class _Build:
         encoding, reason = options.rows, "asked for"
         if encoding == "auto":
             encoding, reason = "factored", "agents move independently: the model has their kernels"
-        known = encoding == "factored" or (encoding == "dictionary" and all_proven)
+        coded = len(source.probabilities) > 0
+        known = encoding == "factored" or (encoding == "dictionary" and all_proven and coded)
         if known and not options.dry_run:
             encoded = encode_independent(
                 source,

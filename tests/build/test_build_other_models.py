@@ -10,8 +10,9 @@ from omstore.build import BuildOptions, build
 from omstore.errors import ModelError, ModelImportError, UsageError
 from omstore.model import load_model
 from omstore.model.numbering import ListedNumbering, ProductNumbering
+from omstore.model.rows import model_rows
 from tests.model import small_worlds
-from tests.model.small_worlds import Drift, Weather
+from tests.model.small_worlds import Drift, ManyProbabilities, Weather
 
 HERE = f"{small_worlds.__file__}:make_drift"
 ENCODINGS = ["auto", "csr", "csr-compressed", "dictionary", "procedural"]
@@ -131,6 +132,27 @@ def test_vectors_that_sort_in_any_way(tmp_path, vectors, encoding):
                     strict=True,
                 )
             )
+
+
+@pytest.mark.parametrize("absorbs", [False, True])
+def test_more_probabilities_than_codes(tmp_path, absorbs):
+    def absorbing(self, states):
+        return states[:, 0] == states[:, 1]
+
+    model = type("Many", (ManyProbabilities,), {"absorbing": absorbing} if absorbs else {})()
+    report = build(model, tmp_path, BuildOptions(rows="factored"))
+    assert report.attributes["probability"] == "rows"
+    assert report.proof["edges"] == report.num_edges
+    graph, source = omstore.open(tmp_path).graph, model_rows(model)
+    node_of = graph.lookup(model.vectors(model.space.states(np.arange(1600))))
+    rows = np.random.default_rng(0).integers(0, 6400, 300)
+    found, truth = graph.successors(node_of[rows // 4], rows % 4), source.gather(rows)
+    order = np.lexsort((node_of[truth.next_node], np.repeat(np.arange(300), np.diff(truth.offsets))))
+    assert np.array_equal(found.next_node, node_of[truth.next_node][order])
+    np.testing.assert_array_max_ulp(found.probability, truth.attributes["probability"][order], 2)
+    for encoding in ("csr", "dictionary"):
+        with pytest.raises(UsageError, match="computed"):
+            build(model, tmp_path, BuildOptions(rows=encoding))
 
 
 def test_how_nodes_are_numbered(tmp_path):

@@ -99,6 +99,19 @@ class Weather(IndependentModel):
         return np.stack([mixed // 5, mixed % 5], axis=1)
 
 
+class ManyProbabilities(IndependentModel):
+    """Two walkers with so many distinct probabilities that their products have no codes."""
+
+    agents = ("x", "y")
+    num_actions = (2, 2)
+    sizes = (40, 40)
+
+    def kernel(self, component):
+        table = np.random.default_rng(component).random((40, 2, 40))
+        table[table < 0.7] = 0
+        return Kernel.of_table(table / table.sum(axis=2, keepdims=True))
+
+
 def make_drift(length: int = 5, slip: float = 0.25) -> Drift:
     return Drift(length, slip)
 

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omstore.errors import UsageError
-from omstore.model import IndependentModel, Kernel, Pursuit
+from omstore.model import Pursuit
 from omstore.model.checks import checked_model
 from omstore.model.kernel_rows import KernelRows
 from omstore.model.model_rows import ModelRows
 from omstore.model.numbering import ListedNumbering, ProductNumbering
 from omstore.model.rows import ProceduralRows
 from omstore.rows import Probabilities
-from tests.model.small_worlds import Drift, Weather
+from tests.model.small_worlds import Drift, ManyProbabilities, Weather
 
 BY_ROWS = Probabilities("rows", np.empty(0))
 KINDS = ("ascending", "descending", "permuted", "listed")
@@ -100,19 +100,6 @@ def test_sweeps_of_kernels_and_of_successors_agree(kind, start, stop, chunk):
         assert np.array_equal(kernels.probabilities[mine.outcome], other.attributes["probability"])
         seen += len(mine.offsets) - 1
     assert seen == stop - start
-
-
-class ManyProbabilities(IndependentModel):
-    """Two walkers with so many distinct probabilities that their products have no codes."""
-
-    agents = ("x", "y")
-    num_actions = (2, 2)
-    sizes = (40, 40)
-
-    def kernel(self, component):
-        table = np.random.default_rng(component).random((40, 2, 40))
-        table[table < 0.7] = 0
-        return Kernel.of_table(table / table.sum(axis=2, keepdims=True))
 
 
 @pytest.mark.parametrize("kind", ["ascending", "listed"])
