@@ -143,7 +143,7 @@ def test_tables_for_drawing_change_nothing(
 def test_starts_without_a_table_of_blocks(
     staging: Staging, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("omstore.rows.factored._BLOCK_STARTS", 0)
+    monkeypatch.setattr("omstore.rows.factored_arrays._BLOCK_STARTS", 0)
     world = random_world(7, **WORLDS[name])
     opened = world.write(staging)
     check_rows(opened, world)
