@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError, UsageError
 from omstore.format.hot import drop_pages, map_hot
-from omstore.rows import dictionary_kernels, kernels
+from omstore.rows import dictionary_checks, dictionary_kernels, kernels
 from omstore.rows.encoding import (
     DrawnEdges,
     Edges,
@@ -267,10 +267,10 @@ class DictionaryRows(RowEncoding):
         if status != kernels.OK:
             raise CorruptStoreError(f"rows: block {number} names a pattern that doesn't exist", _HINT)
         least, largest = np.empty_like(totals), np.empty_like(totals)
-        dictionary_kernels.block_bounds(
+        dictionary_checks.block_bounds(
             table.block_pattern, table.pattern_offsets, table.delta, least, largest
         )
-        status, node = dictionary_kernels.check_nodes(
+        status, node = dictionary_checks.check_nodes(
             self._position,
             table.placed,
             table.num_positions,
@@ -305,12 +305,12 @@ class DictionaryRows(RowEncoding):
         offsets = np.zeros(table.num_blocks + 1, np.int64)
         reach = np.empty(_REACH, np.int64)
         seen = np.zeros(span, np.uint32)
-        done = dictionary_kernels.block_reach(
+        done = dictionary_checks.block_reach(
             table.block_pattern, table.pattern_offsets, table.delta, seen, origin, offsets, reach
         )
         if done < table.num_blocks:
             return False
-        status, node = dictionary_kernels.check_reach(
+        status, node = dictionary_checks.check_reach(
             self._position, table.node_at, self.size.num_nodes, self._block, offsets, reach
         )
         self._raise_in_chunk(status, 0, node * self.size.num_joint_actions)
@@ -385,7 +385,7 @@ class DictionaryRows(RowEncoding):
     def _check_places(self) -> None:
         """Check once that nodes are found at their positions: then next nodes may be compared there."""
         if self.table.placed and not self._found:
-            node = dictionary_kernels.check_places(self._position, self.table.node_at)
+            node = dictionary_checks.check_places(self._position, self.table.node_at)
             if node >= 0:
                 raise CorruptStoreError(f"rows/node_at doesn't hold node {node} at its position", _HINT)
         self._found = True

@@ -14,7 +14,7 @@ from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError, UsageError
 from omstore.format.hot import drop_pages
 from omstore.memory import DEFAULT_BUDGET
-from omstore.rows import dictionary_kernels
+from omstore.rows import dictionary_checks
 from omstore.rows.collecting import PatternCollector, PatternCounts, PatternMemory, merge_collectors
 from omstore.rows.encoding import GraphSize, RowChunk, RowEncoding, next_node_dtype, outcome_dtype
 from omstore.rows.ranges import Ticker, chunk_rows, node_ranges, over_ranges
@@ -248,7 +248,7 @@ def _write_positions(
     last = -1
     for first in range(0, num_nodes, _PIECE):
         part = np.ascontiguousarray(positions[first : first + _PIECE], np.uint64)
-        wrong = dictionary_kernels.fill_nodes(part, first, node_at)
+        wrong = dictionary_checks.fill_nodes(part, first, node_at)
         if wrong >= 0 or int(part[0]) <= last:
             raise UsageError(
                 f"the position of node {first + max(wrong, 0)} isn't larger than the one before, or isn't "

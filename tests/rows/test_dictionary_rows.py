@@ -25,10 +25,13 @@ from omstore.rows import (
     Probabilities,
     RowChunk,
     RowEncoding,
+    collect_kernels,
     collecting,
     dictionary,
+    dictionary_checks,
     dictionary_kernels,
     kernels,
+    merge_kernels,
     open_rows,
     pattern_kernels,
     patterns,
@@ -577,7 +580,7 @@ def test_threads_may_sweep_and_draw_at_once(store: tuple[CsrRows, dict[str, NDAr
 
 
 def test_the_kernels_statuses_are_the_same_numbers() -> None:
-    for module in (pattern_kernels, dictionary_kernels):
+    for module in (pattern_kernels, dictionary_kernels, dictionary_checks):
         for name in (
             "OK",
             "ROW_RANGE",
@@ -589,6 +592,9 @@ def test_the_kernels_statuses_are_the_same_numbers() -> None:
             "BAD_PATTERN",
         ):
             assert getattr(module, name, None) in (None, getattr(kernels, name))
+    for name in dir(merge_kernels):
+        if name.startswith(("NUM_", "GROW_", "DONE")):
+            assert getattr(merge_kernels, name) == getattr(collect_kernels, name)
     for name in ("CONSTANT", "BY_OUTCOME", "BY_EDGE"):
         assert getattr(pattern_kernels, name) == getattr(kernels, name)
 
