@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from omstore.encode.forecast import (
 )
 from omstore.encode.hoist import Hoisted, hoist
 from omstore.encode.recoded import RecodedRows
+from omstore.encode.speeds import Speed, measure_speeds
 from omstore.encode.survey import survey_rows
 from omstore.errors import UsageError
 from omstore.format.states import StateCodec
@@ -36,7 +37,7 @@ from omstore.progress import Progress, silent
 from omstore.publish.scratch import ScratchArrays
 from omstore.publish.staging import Staging
 from omstore.read.attributes import Attribute
-from omstore.rows import GraphSize, RowEncoding, open_rows, row_writer
+from omstore.rows import GraphSize, Probabilities, RowEncoding, open_rows, row_writer
 from omstore.rows.dictionary_writer import write_dictionary
 from omstore.rows.factored import Factoring
 from omstore.rows.factored_writer import write_factored
@@ -241,20 +242,38 @@ class _Encoding:
                 factoring=self.factoring if "factored" in wanted else None,
                 tick=tick,
             )
+        made = [attribute.name for attribute in self.attributes if attribute.level == "rows"]
+        speeds: dict[str, Speed] = {}
+        if wanted == set(ENCODINGS) and not made:
+            speeds = self._measure(positions, num_positions)
         predictions: dict[str, Callable[[], Forecast]] = {
             "csr": lambda: forecast_csr(survey),
             "csr-compressed": lambda: forecast_compressed(survey),
             "dictionary": lambda: forecast_dictionary(survey, num_positions),
             "factored": lambda: forecast_factored(survey),
         }
-        made = [attribute.name for attribute in self.attributes if attribute.level == "rows"]
         for name in ENCODINGS:
             if name == "factored" and problem:
                 self.forecasts[name] = Forecast(name, False, problem)
             elif name != "factored" and name in wanted and made:
                 self.forecasts[name] = Forecast(name, False, f"{' and '.join(made)} are computed, not coded")
             elif name in wanted:
-                self.forecasts[name] = predictions[name]()
+                forecast = predictions[name]()
+                if name in speeds:
+                    forecast = replace(forecast, gather=speeds[name].gather, sample=speeds[name].sample)
+                self.forecasts[name] = forecast
+
+    def _measure(self, positions: NDArray[Any] | None, num_positions: int | None) -> dict[str, Speed]:
+        """Measure how fast the encodings answer."""
+        probability = next(a for a in self.attributes if a.name == "probability")
+        return measure_speeds(
+            self.source,
+            Probabilities(probability.level, np.asarray(probability.values)),
+            self.staging.scratch / "speeds",
+            positions=positions,
+            num_positions=num_positions,
+            factoring=self.factoring,
+        )
 
     def _find_factoring(self) -> str:
         """Look for a factoring where none was given; return why there is none."""
