@@ -103,8 +103,8 @@ class Graph:
         Names, agent 0 first.
     num_actions : tuple of int
         Actions of each agent; their product is A.
-    state_width : int
-        W, components of a state.
+    state_width, component_bits : int
+        W, components of a state, and the bits that each takes: 1, 8, 16 or 32.
     attributes : mapping of str to Attribute
         Probability, reward, done and the kept fields, as stored.
     """
@@ -127,6 +127,7 @@ class Graph:
         self.num_actions = manifest.num_actions
         self._codec = manifest.state
         self.state_width = manifest.state.width
+        self.component_bits = manifest.state.component_bits
         if math.prod(self.num_actions) != self.num_joint_actions:
             raise CorruptStoreError(
                 f"{arrays.folder / 'manifest.json'}: actions of {self.num_actions} don't make "
