@@ -347,6 +347,9 @@ class _Exceptions:
         begin = done = 0
         while begin < len(rows):
             end = max(begin + 1, int(np.searchsorted(ends, done + _BATCH_EDGES, side="right")))
+            # Whole nodes where one fits, so that what is kept of a node depends on none of its neighbours.
+            if end // actions > begin // actions:
+                end -= end % actions
             chunk, differ = self._reader.gather(rows[begin:end])
             yield chunk, numbers[begin:end], differ
             begin, done = end, int(ends[end - 1])

@@ -52,6 +52,7 @@ def test_the_bytes_depend_on_the_rows_alone(
     monkeypatch.setattr("omstore.rows.factored_writer.chunk_rows", partial(chunk_rows, chunk_edges=40))
     monkeypatch.setattr("omstore.rows.factored_writer._PIECE", 5)
     monkeypatch.setattr("omstore.rows.factored_writer._BATCH_ROWS", 13)
+    monkeypatch.setattr("omstore.rows.factored_writer._BATCH_EDGES", 1 << 10)
     assert written(world, tmp_path / "1", threads=3) == expected
     assert written(world, tmp_path / "2", threads=1, budget=64 << 20) == expected
     named = np.array(world.exceptional())
