@@ -37,6 +37,7 @@ class Staging(Protocol):
         *,
         chunk_rows: int | None = None,
         shuffle: bool = False,
+        level: int = 3,
     ) -> Any:
         """Begin a cold array."""
         ...
@@ -243,8 +244,12 @@ class CsrCompressedWriter(RowWriter):
         self._chunk_rows = chunk_rows
         self._block_offsets: list[int] = []
         self._outdegree: Any = None
-        # Differences repeat from row to row as they are: shuffling their bytes only hides it (measured).
-        self._delta = staging.cold("rows/next_node_delta", delta_dtype(num_nodes), chunk_rows=chunk_rows)
+        # Differences repeat from row to row as they are: shuffling their bytes only hides it. Level 7 finds the
+        # repetitions that lie further back: 0.015 B an edge instead of 0.082 for a fifth more time (measured on
+        # three slipping agents).
+        self._delta = staging.cold(
+            "rows/next_node_delta", delta_dtype(num_nodes), chunk_rows=chunk_rows, level=7
+        )
         self._outcome: Any = None
         if num_outcomes > 1:
             self._outcome = staging.cold(
