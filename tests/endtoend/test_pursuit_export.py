@@ -31,7 +31,7 @@ Cell = tuple[int, int]
 Exported = tuple[Path, Truth]
 
 
-@pytest.fixture(scope="module", params=["csr", "csr-compressed"])
+@pytest.fixture(scope="module", params=["auto", "csr", "csr-compressed"])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """Adjacency by state, shuffled, with bytes for states: far from how the store has it."""
     folder = tmp_path_factory.mktemp("pursuit")

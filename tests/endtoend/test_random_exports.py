@@ -109,7 +109,7 @@ ROWS_TRIED_IN_SEVERAL_REGIONS = ExportSpec(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=specs())
 @example(spec=ROWS_TRIED_IN_SEVERAL_REGIONS)
 def test_a_random_export_is_converted_exactly(
@@ -117,7 +117,7 @@ def test_a_random_export_is_converted_exactly(
 ) -> None:
     folder = tmp_path_factory.mktemp("export")
     truth = write_export(folder, spec)
-    for encoding in ("csr", "csr-compressed"):
+    for encoding in ("csr", "csr-compressed", "dictionary", "auto"):
         converted(folder, spec, rows=encoding)
         check_store(folder, truth, ids=spec.nodes != "absent", kept=spec.kept)
         expected = digests(folder)
