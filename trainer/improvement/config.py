@@ -1,0 +1,99 @@
+"""Settings of soft rollout policy improvement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omstore.errors import UsageError
+
+__all__ = ["SoftRolloutPIConfig"]
+
+
+def _setting(default: Any, unit: str, sentence: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "help": sentence})
+
+
+@dataclass(frozen=True)
+class SoftRolloutPIConfig:
+    """How one policy is improved against a fixed other side.
+
+    Each field's metadata hold its ``"unit"`` and a sentence, ``"help"``.
+
+    Attributes
+    ----------
+    root_state_samples : int
+        Root states to draw altogether, those that aren't in the graph included.
+    batch : int
+        Root states of an update; the last update takes what is left. There are
+        ``ceil(root_state_samples / batch)``.
+    n_rollouts : int
+        Rollouts of each candidate of a root.
+    horizon : int
+        Steps of a rollout at most.
+    discount : float
+        Factor by which a reward counts less for each step that it comes later, 0 to 1.
+    temperature : float
+        Units of return by which action values differ where the soft target is e times as likely; above 0.
+    entropy_coef : float
+        Nats of cross-entropy that a nat of the policy's entropy is worth; at least 0.
+    lr : float
+        Step size of Adam.
+    candidate_actions : int or None
+        Actions evaluated at a root at most, drawn without replacement from the legal ones; None: all legal.
+    print_every : int
+        Root states between two refreshes of the progress bar at least (a tenth of `root_state_samples`, where that
+        is more); 0 turns the bar off.
+    seed : int
+        Of all random numbers; at least 0.
+    """
+
+    root_state_samples: int = _setting(
+        100_000, "root states", "Root states to draw altogether, those that aren't in the graph included."
+    )
+    batch: int = _setting(512, "root states", "Root states of an update; the last update takes what is left.")
+    n_rollouts: int = _setting(8, "rollouts", "Rollouts of each candidate of a root.")
+    horizon: int = _setting(10, "steps", "Steps of a rollout at most.")
+    discount: float = _setting(
+        0.95, "factor a step", "Factor by which a reward counts less for each step that it comes later."
+    )
+    temperature: float = _setting(
+        0.05,
+        "return",
+        "Difference of action values at which the soft target is e times as likely for the better one.",
+    )
+    entropy_coef: float = _setting(
+        0.005, "nats a nat", "Cross-entropy that a nat of the policy's entropy is worth."
+    )
+    lr: float = _setting(1e-3, "weight a step", "Step size of Adam.")
+    candidate_actions: int | None = _setting(
+        None, "actions", "Actions evaluated at a root at most, drawn from the legal ones; none: all legal."
+    )
+    print_every: int = _setting(
+        1,
+        "root states",
+        "Root states between two refreshes of the bar at least, a tenth of all where that is more; 0: no bar.",
+    )
+    seed: int = _setting(0, "number", "Seed of all random numbers.")
+
+    def __post_init__(self) -> None:
+        counts = ("root_state_samples", "batch", "n_rollouts", "horizon")
+        for name in counts:
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        self._check("discount", 0 <= self.discount <= 1, "from 0 to 1")
+        self._check("temperature", 0 < self.temperature < float("inf"), "above 0")
+        self._check("entropy_coef", 0 <= self.entropy_coef < float("inf"), "at least 0")
+        self._check("lr", 0 < self.lr < float("inf"), "above 0")
+        cap = self.candidate_actions
+        self._check("candidate_actions", cap is None or cap >= 1, "at least 1, or None for all legal actions")
+        self._check("print_every", self.print_every >= 0, "at least 0")
+        self._check("seed", 0 <= self.seed < 1 << 64, "from 0 to 2^64 - 1")
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that `root_state_samples` make, ``ceil(root_state_samples / batch)``."""
+        return -(-self.root_state_samples // self.batch)
+
+    def _check(self, name: str, good: bool, what: str) -> None:
+        if not good:
+            raise UsageError(f"{name} is {what}, not {getattr(self, name)}")
