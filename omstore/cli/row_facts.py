@@ -52,6 +52,10 @@ def row_facts(rows: Mapping[str, Any], agents: Sequence[str]) -> list[tuple[str,
     components = rows.get("components")
     if components:
         lines.append(("components", "\n".join(_component(entry, agents) for entry in components)))
+    exceptions = rows.get("exceptions")
+    if isinstance(exceptions, Mapping):
+        parts = (f"{value:,} {name}" for name, value in sorted(exceptions.items()))
+        lines.append(("exceptions", ", ".join(parts)))
     counts = {
         name.removeprefix("num_").replace("_", " "): value
         for name, value in rows.items()

@@ -126,12 +126,12 @@ def _parts(report: StatsReport) -> None:
     from omstore.memory import format_bytes
 
     rows = [
-        (part.name, format_bytes(part.size), "" if part.per_edge is None else f"{part.per_edge:.4f}")
+        (part.name, format_bytes(part.size), _per_edge(part.per_edge))
         for part in report.parts
     ]
     graph = sum(part.size for part in report.parts if part.per_edge is not None)
     if report.counts.num_edges:
-        rows.append(("the graph", format_bytes(graph), f"{graph / report.counts.num_edges:.4f}"))
+        rows.append(("the graph", format_bytes(graph), _per_edge(graph / report.counts.num_edges)))
     table(("part", "size", "bytes an edge"), rows)
 
 
@@ -140,6 +140,12 @@ def _estimate(report: StatsReport, edges: EdgeSummary) -> None:
         f"\nWhat follows is estimated from {edges.nodes_read:,} of {report.counts.num_nodes:,} nodes, at random "
         f"({edges.edges_read:,} of {report.counts.num_edges:,} edges): the graph is too large to read all of it."
     )
+
+
+def _per_edge(size: float | None) -> str:
+    if size is None:
+        return ""
+    return "<0.0001" if 0 < size < 0.00005 else f"{size:.4f}"
 
 
 def _outdegrees(edges: EdgeSummary) -> None:

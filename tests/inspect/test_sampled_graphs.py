@@ -139,6 +139,7 @@ def test_what_the_manifest_knows_of_the_rows_is_said() -> None:
     rows = {
         "num_outcomes": 84,
         "num_patterns": 57213,
+        "exceptions": {"nodes": 5720, "blocks": 1},
         "components": [
             {"agent": 1, "size": 44, "num_actions": 5, "num_classes": 3},
             {"agent": None, "size": 2, "num_actions": 1, "num_classes": 1},
@@ -150,6 +151,7 @@ def test_what_the_manifest_knows_of_the_rows_is_said() -> None:
             "components",
             "44 local states moved by hunter, 5 actions\n2 local states moved by nobody, 1 actions",
         ),
+        ("exceptions", "1 blocks, 5,720 nodes"),
         ("made of", "84 outcomes, 57,213 patterns"),
         ("proof", "10 rows, 20 edges compared with the source, probabilities equal within 1 ulp"),
     ]
