@@ -26,6 +26,7 @@ from omstore.rows.compressed import delta_dtype
 from omstore.rows.encoding import next_node_dtype, outcome_dtype
 from omstore.rows.factored import FactoredRows, Factoring
 from omstore.rows.ranges import chunk_rows
+from omstore.rows.write import CHUNK_EDGES, DELTA_LEVEL
 
 __all__ = ["COMPRESSED_EDGES", "PATTERN_MEMORY", "Growth", "Survey", "bare_factored", "survey_rows"]
 
@@ -295,8 +296,8 @@ class _Run:
         self._compressed_edges = self._compressed_rows = 0
         codes = outcome_dtype(source.size.num_outcomes)
         self._delta = arrays.cold("delta", delta_dtype(source.size.num_nodes), chunk_rows=1 << 18, level=7)
-        self._code = arrays.cold("code", codes, chunk_rows=1 << 18, shuffle=True)
-        self._outdegree = arrays.cold("outdegree", np.uint32, chunk_rows=1 << 18)
+        self._code = arrays.cold("code", codes, chunk_rows=CHUNK_EDGES, shuffle=True)
+        self._outdegree = arrays.cold("outdegree", np.uint32, chunk_rows=CHUNK_EDGES)
 
     def begin_comparing(self, factoring: Factoring) -> None:
         self.survey.factoring = factoring
