@@ -102,9 +102,8 @@ def masked_log_probabilities(logits: Tensor, legal: Tensor | None = None) -> Ten
     """
     if legal is None:
         return functional.log_softmax(logits, dim=-1)
-    none = ~legal.any(dim=-1, keepdim=True)
-    masked = logits.masked_fill(~(legal | none), -torch.inf)  # all of nothing would be NaN
-    return functional.log_softmax(masked, dim=-1).masked_fill(~legal, -torch.inf)
+    masked = functional.log_softmax(logits.masked_fill(~legal, -torch.inf), dim=-1)
+    return masked.masked_fill(~legal, -torch.inf)  # NaN so far where nothing is legal
 
 
 class ImaginedOpponent(nn.Module):
