@@ -125,10 +125,7 @@ def _sizes(report: StatsReport) -> list[tuple[str, str]]:
 def _parts(report: StatsReport) -> None:
     from omstore.memory import format_bytes
 
-    rows = [
-        (part.name, format_bytes(part.size), _per_edge(part.per_edge))
-        for part in report.parts
-    ]
+    rows = [(part.name, format_bytes(part.size), _per_edge(part.per_edge)) for part in report.parts]
     graph = sum(part.size for part in report.parts if part.per_edge is not None)
     if report.counts.num_edges:
         rows.append(("the graph", format_bytes(graph), _per_edge(graph / report.counts.num_edges)))
