@@ -185,7 +185,7 @@ def test_compressed_edges_are_as_large_in_a_sample_as_in_all(tmp_path: Path) -> 
     survey = survey_rows(rows, tmp_path / "survey", edges=100_000, dictionary=False)
     assert survey.sample.share < 0.3
     forecast = forecast_compressed(survey)
-    assert forecast.nbytes == pytest.approx(written(rows, tmp_path, "csr-compressed"), rel=0.05)
+    assert forecast.nbytes == pytest.approx(written(rows, tmp_path, "csr-compressed"), rel=0.1)
     assert forecast.low < forecast.nbytes < forecast.high
     assert forecast_csr(survey).nbytes == 5 * 500_000  # no offsets: all rows have five successors
 
