@@ -250,6 +250,8 @@ class KernelRows:
 
     def absorbing(self, first: int, last: int) -> NDArray[np.uint8]:
         """Return the flags of consecutive nodes, (last - first,) uint8."""
+        if not self.has_absorbing:
+            return np.zeros(last - first, np.uint8)
         if self._flags is not None:
             return self._flags[first:last]
         return self._answers.absorbing(self.numbering.states(np.arange(first, last))).view(np.uint8)
@@ -269,7 +271,8 @@ class KernelRows:
         with self._lock:
             if self._firsts is None:
                 num_nodes = self.size.num_nodes
-                flags = np.zeros(num_nodes, np.uint8) if num_nodes <= _KEEP_FLAGS else None
+                keep = self.has_absorbing and num_nodes <= _KEEP_FLAGS
+                flags = np.zeros(num_nodes, np.uint8) if keep else None
                 sums = np.zeros(-(-num_nodes // _BLOCK_NODES) + 1, np.int64)
                 for first in range(0, num_nodes, _COUNTED):
                     last = min(first + _COUNTED, num_nodes)
@@ -310,6 +313,8 @@ class KernelRows:
         nodes = np.minimum(blocks[:, None] * _BLOCK_NODES + np.arange(_BLOCK_NODES), self.size.num_nodes - 1)
         if self._flags is not None:
             frozen = self._flags[nodes]
+        elif not self.has_absorbing:
+            frozen = np.zeros(nodes.shape, np.uint8)
         else:
             frozen = self._answers.absorbing(self.numbering.states(nodes.reshape(-1))).view(np.uint8)
         numbers = np.empty(len(rows), np.int64)
