@@ -22,22 +22,52 @@ def add_rows(packed: Any, weight: Any, bias: Any, out: Any) -> None:
     ----------
     packed : (B, Wb) uint8
         Most significant bit first; bits beyond W are 0.
-    weight : (W, hidden) float32
-        Transposed: a row for each bit.
+    weight : (W + 1, hidden) float32
+        Transposed: a row for each bit, and one of zeros.
     bias : (hidden,) float32
     out : (B, hidden) float32
     """
     hidden = bias.size
+    zeros = np.uint64(weight.shape[0] - 1)
+    nothing = np.float32(0.0)
     for i in range(packed.shape[0]):
-        for j in range(hidden):
-            out[i, j] = bias[j]
+        # four rows in one pass over the units: what is summed stays in registers
+        a, b, c, d = zeros, zeros, zeros, zeros
+        found = 0
+        began = False
         for byte in range(packed.shape[1]):
             bits = np.int64(packed[i, byte])
-            if bits:
-                for k in range(8):
-                    if (bits >> (7 - k)) & 1:
-                        row = np.uint64(8 * byte + k)
+            for k in range(8):
+                if not bits:
+                    break
+                if not (bits >> (7 - k)) & 1:
+                    continue
+                bits &= 127 >> k
+                if found == 4:
+                    if began:
                         for j in range(hidden):
-                            out[i, j] += weight[row, j]
-        for j in range(hidden):
-            out[i, j] = max(out[i, j], np.float32(0.0))
+                            out[i, j] = out[i, j] + weight[a, j] + weight[b, j] + weight[c, j] + weight[d, j]
+                    else:
+                        for j in range(hidden):
+                            out[i, j] = bias[j] + weight[a, j] + weight[b, j] + weight[c, j] + weight[d, j]
+                    began = True
+                    a, b, c, d = zeros, zeros, zeros, zeros
+                    found = 0
+                row = np.uint64(8 * byte + k)
+                if found == 0:
+                    a = row
+                elif found == 1:
+                    b = row
+                elif found == 2:
+                    c = row
+                else:
+                    d = row
+                found += 1
+        if began:
+            for j in range(hidden):
+                total = out[i, j] + weight[a, j] + weight[b, j] + weight[c, j] + weight[d, j]
+                out[i, j] = max(total, nothing)
+        else:
+            for j in range(hidden):
+                total = bias[j] + weight[a, j] + weight[b, j] + weight[c, j] + weight[d, j]
+                out[i, j] = max(total, nothing)

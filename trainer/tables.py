@@ -79,7 +79,7 @@ class ActionMasks:
 class _Weights:
     """A network's weights as blocks are evaluated with them."""
 
-    first: NDArray[np.float32]  # (W, hidden): a row for each component
+    first: NDArray[np.float32]  # (W + 1, hidden): a row for each component, and one of zeros
     first_bias: NDArray[np.float32]
     layers: tuple[tuple[Tensor, Tensor], ...]  # of each layer: (in, out), (out,)
 
@@ -89,8 +89,10 @@ class _Weights:
             (layer.weight.detach().t(), layer.bias.detach())
             for layer in (model.first, model.second, model.head)
         )
-        first, bias = layers[0]
-        return cls(as_input(first.numpy(), np.float32), as_input(bias.numpy(), np.float32), layers)
+        weight, bias = layers[0]
+        first = np.zeros((model.state_width + 1, model.hidden), np.float32)
+        first[:-1] = weight.numpy()
+        return cls(as_input(first, np.float32), as_input(bias.numpy(), np.float32), layers)
 
 
 @dataclass
