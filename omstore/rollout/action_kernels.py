@@ -261,10 +261,13 @@ def draw_actions(
 
 
 @inlined_kernel
-def _probability(cumulative: Any, at: Any, action: Any) -> Any:
-    """What draws have: the difference of cumulative probabilities, those above 1 being 1."""
-    high = min(np.float64(cumulative[at + action]), 1.0)
-    return high - min(np.float64(cumulative[at + action - 1]), 1.0) if action else high
+def _expand(cumulative: Any, stride: Any, row: Any, probabilities: Any) -> None:
+    """Write what draws of a row have: differences of cumulative probabilities, those above 1 being 1."""
+    before = 0.0
+    for k in range(probabilities.size):
+        reached = min(np.float64(cumulative[row * stride + k]), 1.0)
+        probabilities[k] = reached - before
+        before = reached
 
 
 @inlined_kernel
@@ -279,6 +282,36 @@ def _all_legal(bits: Any, row: Any, num_actions: Any) -> Any:
             return False
     left = num_actions & 7
     return left == 0 or bits[row, num_actions >> 3] >> (8 - left) == (1 << left) - 1
+
+
+@inlined_kernel
+def _weigh(
+    bits: Any, row: Any, learner_joint: Any, other_joint: Any, own: Any, theirs: Any, weights: Any
+) -> Any:
+    """Write the other side's marginal where joint actions are legal, not normalized; and give its sum."""
+    total = 0.0
+    for o in range(theirs.size):
+        legal = 0.0
+        for k in range(own.size):
+            if _legal(bits, row, np.int64(learner_joint[k]) + np.int64(other_joint[o])):
+                legal += own[k]
+        weights[o] = legal * theirs[o]
+        total += weights[o]
+    return total
+
+
+@inlined_kernel
+def _picked(weights: Any, total: Any, number: Any) -> Any:
+    """Where the running sum passes a part of the total; the last positive weight takes what rounding leaves."""
+    reached = 0.0
+    last = np.int64(-1)
+    for k in range(weights.size):
+        if weights[k] > 0.0:
+            reached += weights[k]
+            last = np.int64(k)
+            if number * total < reached:
+                break
+    return last
 
 
 @kernel
@@ -300,7 +333,7 @@ def draw_legal_actions(
     other_stride: int,
     other_nodes: Any,
     other_row_of: Any,
-    legal: Any,
+    bits: Any,
     by_node: bool,
     out_node: Any,
     out_action: Any,
@@ -308,86 +341,63 @@ def draw_legal_actions(
 ) -> tuple[int, int]:
     """Draw a legal joint action for each environment that goes on, and take those out that have none.
 
-    `legal` holds the flags of joint actions, most significant bit first: of all nodes, or (not `by_node`) of
-    the environments in the order of `alive`. Where all are legal, the draw is that of `draw_actions`. Else p(l,
-    o) is proportional to the product of both policies (at step 0 the learner's is certain of the candidate)
-    where (l, o) is legal; or, should that be 0 everywhere, the same for all of these. First o is drawn by its
+    `bits` are the flags of legal joint actions, most significant first: of all nodes, or (not `by_node`) of the
+    environments in the order of `alive`. Where all are legal, the draw is that of `draw_actions`. Else p(l, o) is
+    proportional to the product of both policies (at step 0 the learner's is certain of the candidate) where
+    (l, o) is legal; or, should that be 0 everywhere, each legal pair is as likely. First o is drawn by its
     marginal, then l given o, with the random numbers that they have anyway. Returns a status and how many go
     on, or where it stopped.
     """
-    num_learner = learner_joint.size
-    num_other = other_joint.size
-    learner_rows = learner.size // learner_stride
-    other_rows = other.size // other_stride
-    weights = np.empty(num_other, np.float64)
+    own = np.empty(learner_joint.size, np.float64)
+    theirs = np.empty(other_joint.size, np.float64)
+    weights = np.empty(other_joint.size, np.float64)
     kept: Any = np.int64(0)
     for i in range(count):
         environment = alive[i]
         node = nodes[environment]
         key = keys[environment]
         mask = node if by_node else np.int64(i)
-        candidate = np.int64(candidates[environment // per_part])
-        theirs = _row_of(other_rows, other_nodes, other_row_of, node)
-        own = _row_of(learner_rows, learner_nodes, learner_row_of, node) if step else np.int64(0)
+        other_row = _row_of(other.size // other_stride, other_nodes, other_row_of, node)
+        row = np.int64(0)
+        chosen = np.int64(candidates[environment // per_part])
+        if step:
+            row = _row_of(learner.size // learner_stride, learner_nodes, learner_row_of, node)
+        covered = other_row >= 0 and row >= 0
         number = _uniform(key, DRAWS * step)
         own_number = _uniform(key, DRAWS * step + 1)
-        o = np.int64(-1)
-        chosen = candidate if step == 0 else np.int64(-1)
-        if theirs >= 0 and own >= 0 and _all_legal(legal, mask, num_learner * num_other):
-            o = _drawn(other, other_stride, theirs, number)
+        if covered and _all_legal(bits, mask, own.size * theirs.size):
+            o = _drawn(other, other_stride, other_row, number)
             if step:
-                chosen = _drawn(learner, learner_stride, own, own_number)
+                chosen = _drawn(learner, learner_stride, row, own_number)
         else:
-            covered = theirs >= 0 and own >= 0
-            for attempt in range(2):
-                flat = attempt == 1  # no product of policies is legal: all legal pairs alike
-                total = 0.0
-                any_legal = False
-                for k in range(num_other):
-                    sum_legal = 0.0
-                    for j in range(
-                        candidate if step == 0 else 0, candidate + 1 if step == 0 else num_learner
-                    ):
-                        if _legal(legal, mask, np.int64(learner_joint[j]) + np.int64(other_joint[k])):
-                            any_legal = True
-                            if flat or step == 0:
-                                sum_legal += 1.0
-                            elif covered:
-                                sum_legal += _probability(learner, own * learner_stride, j)
-                    weight = sum_legal
-                    if not flat:
-                        weight = 0.0
-                        if covered:
-                            weight = sum_legal * _probability(other, theirs * other_stride, k)
-                    weights[k] = weight
-                    total += weight
-                if not any_legal or total > 0.0:
-                    break
-                if not covered:
-                    return (UNCOVERED if theirs >= 0 else OTHER_UNCOVERED), i
-            if not any_legal:
-                if step == 0:
+            total = 0.0
+            if covered:
+                own[:] = 0.0
+                if step:
+                    _expand(learner, learner_stride, row, own)
+                else:
+                    own[chosen] = 1.0
+                _expand(other, other_stride, other_row, theirs)
+                total = _weigh(bits, mask, learner_joint, other_joint, own, theirs, weights)
+            if not total > 0.0:
+                own[:] = 1.0 if step else 0.0
+                own[0 if step else chosen] = 1.0
+                theirs[:] = 1.0
+                total = _weigh(bits, mask, learner_joint, other_joint, own, theirs, weights)
+                if total == 0.0 and step == 0:
                     return ILLEGAL_CANDIDATE, i
-                continue
-            reached = 0.0
-            for k in range(num_other):
-                if weights[k] > 0.0:
-                    reached += weights[k]
-                    o = np.int64(k)
-                    if number * total < reached:
-                        break
+                if total == 0.0:
+                    continue
+                if not covered:
+                    return (UNCOVERED if other_row >= 0 else OTHER_UNCOVERED), i
+            o = _picked(weights, total, number)
             if step:
                 total = 0.0
-                for attempt in range(2):
-                    for j in range(num_learner):
-                        if _legal(legal, mask, np.int64(learner_joint[j]) + np.int64(other_joint[o])):
-                            chance = 1.0 if flat else _probability(learner, own * learner_stride, j)
-                            if attempt == 0:
-                                total += chance
-                            elif chance > 0.0 and not (chosen >= 0 and own_number * total < reached):
-                                reached += chance
-                                chosen = np.int64(j)
-                    reached = 0.0
+                for k in range(own.size):
+                    if not _legal(bits, mask, np.int64(learner_joint[k]) + np.int64(other_joint[o])):
+                        own[k] = 0.0
+                    total += own[k]
+                chosen = _picked(own, total, own_number)
         alive[kept] = environment
         out_node[kept] = node
         out_action[kept] = np.int64(other_joint[o]) + np.int64(learner_joint[chosen])

@@ -115,8 +115,7 @@ def draw_factored(
     layout: Any,
     action_pair: Any,
     pairs: Any,
-    chances: Any,
-    gains: Any,
+    outcomes: Any,
     cumulative: Any,
     padded: Any,
     longest: int,
@@ -140,7 +139,9 @@ def draw_factored(
 ) -> tuple[int, int, int]:
     """Draw a next node (and where `coded` its code) for each of `count` pairs of node and joint action.
 
-    Rows that don't factor are listed with their patterns instead. Returns status, position and how many are
+    Rows that don't factor are listed with their patterns instead. `outcomes` has 4 numbers for each outcome: the
+    sum of probabilities before it, its probability, and what it adds to the next product number and to the
+    combination (whole numbers below 2^53); and 4 behind the last. Returns status, position and how many are
     listed.
     """
     components = layout.shape[0]
@@ -150,8 +151,8 @@ def draw_factored(
     states = np.empty(components * _BATCH, np.int64)
     left = np.empty(_BATCH, np.int64)
     rest_of = np.empty(_BATCH, np.float64)  # what is left of the uniform number
-    number_of = np.empty(_BATCH, np.int64)  # next product number
-    kind_of = np.empty(_BATCH, np.int64)  # combination
+    number_of = np.empty(_BATCH, np.float64)  # next product number
+    kind_of = np.empty(_BATCH, np.float64)  # combination
     possible = np.empty(_BATCH, np.int64)
     for first in range(0, count, _BATCH):
         some = min(_BATCH, count - first)
@@ -168,8 +169,8 @@ def draw_factored(
                     return BAD_PRODUCT, first + i, listed
             left[i] = number
             rest_of[i] = uniforms[np.uint64(first + i)]
-            number_of[i] = 0
-            kind_of[i] = 0
+            number_of[i] = 0.0
+            kind_of[i] = 0.0
             possible[i] = 1
         for c in range(components - 1, 0, -1):
             size = layout[c, 0]
@@ -194,11 +195,11 @@ def draw_factored(
                 else:
                     chosen = _count_passed(padded, pair * _SHORT, uniform)
                     chosen = max(min(chosen, length - 1), np.int64(0))
-                at = 2 * (start + chosen)  # an outcome that exists, or for an illegal row the next
-                rest_of[i] = (uniform - chances[np.uint64(at)]) / chances[np.uint64(at + 1)]
-                number_of[i] += gains[np.uint64(at)]
+                at = 4 * (start + chosen)  # an outcome that exists, or for an illegal row the next
+                rest_of[i] = (uniform - outcomes[np.uint64(at)]) / outcomes[np.uint64(at + 1)]
+                number_of[i] += outcomes[np.uint64(at + 2)]
                 if coded:
-                    kind_of[i] += gains[np.uint64(at + 1)]
+                    kind_of[i] += outcomes[np.uint64(at + 3)]
                 possible[i] &= length > 0
         for i in range(some):
             if block.size:
@@ -214,14 +215,14 @@ def draw_factored(
                         continue
             if not possible[i]:
                 return ILLEGAL, first + i, listed
-            node = number_of[i]
+            node = np.int64(number_of[i])
             if node_at.size:
                 node = np.int64(node_at[node])
                 if node < 0 or node >= num_nodes:
                     return BAD_NODE, first + i, listed
             out_next[np.uint64(first + i)] = node
             if coded:
-                code = np.int64(combination[kind_of[i]])
+                code = np.int64(combination[np.int64(kind_of[i])])
                 if code >= num_outcomes:
                     return BAD_CODE, first + i, listed
                 out_code[first + i] = code

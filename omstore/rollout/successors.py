@@ -1,4 +1,4 @@
-"""Drawing successors for a rollout: by compiled code of its own for factored rows, else by `RowEncoding.sample`."""
+"""Drawing successors for a rollout: by compiled code made for it, or by `RowEncoding.sample`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
 from omstore.read.attributes import Attribute
 from omstore.rollout import successor_kernels
-from omstore.rows import FactoredRows, Probabilities, RowEncoding
+from omstore.rollout.pattern_successor_kernels import draw_patterns
+from omstore.rows import DictionaryRows, FactoredRows, Probabilities, RowEncoding
 from omstore.rows.encoding import DrawnEdges, raise_status
 from omstore.rows.factored_tables import build_tables, code_table
+from omstore.rows.pattern_kernels import SCAN, SEARCH_LISTS
 
-__all__ = ["Drawn", "FactoredSource", "RowSource", "SuccessorSource", "successor_source"]
+__all__ = ["DictionarySource", "Drawn", "FactoredSource", "RowSource", "SuccessorSource", "successor_source"]
+
+_EXACT = 1 << 53  # whole numbers below are exact as float64
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class FactoredSource(SuccessorSource):
     Parameters
     ----------
     encoding : FactoredRows
-        In the order of product numbers (`FactoredRows.ordered`).
+        In the order of product numbers (`FactoredRows.ordered`), of which there are fewer than 2^53.
     probability : Attribute
         Not at level ``edge``.
     coded : bool
@@ -80,8 +84,9 @@ class FactoredSource(SuccessorSource):
             tables.layout,
             tables.action_pair,
             tables.pairs,
-            tables.chances,
-            tables.gains,
+            as_input(
+                np.column_stack((tables.chances.reshape(-1, 2), tables.gains.reshape(-1, 2))), np.float64
+            ).reshape(-1),
             tables.cumulative,
             tables.padded,
             int(tables.longest),
@@ -158,6 +163,68 @@ class FactoredSource(SuccessorSource):
             raise_status(status, position, row, size)
 
 
+class DictionarySource(SuccessorSource):
+    """Draws from dictionary rows without numbering edges.
+
+    Parameters
+    ----------
+    encoding : DictionaryRows
+    probability : Attribute
+        Not at level ``edge``.
+    coded : bool
+        Whether outcome codes are needed.
+    search : (how, cumulative, guide)
+        What the `PatternTable` prepared for indexed search.
+    """
+
+    def __init__(
+        self,
+        encoding: DictionaryRows,
+        probability: Attribute,
+        coded: bool,
+        search: tuple[int, NDArray[np.float64], NDArray[np.uint32]],
+    ) -> None:
+        size, table = encoding.size, encoding.table
+        self._size = size
+        self._coded = coded and size.num_outcomes > 1
+        how, cumulative, guide = search
+        self._tables = (
+            encoding._position,
+            table.node_at,
+            table.num_positions,
+            encoding._block,
+            encoding._block_pattern,
+            size.num_joint_actions,
+            table.pattern_offsets,
+            table.delta,
+            table.pattern_list,
+            table.list_offsets,
+            table.list_code,
+            how == SEARCH_LISTS,
+            float(probability.values[0]),
+            cumulative,
+            guide,
+            self._coded,
+            size.num_nodes,
+            size.num_outcomes,
+        )
+
+    def draw(
+        self, nodes: NDArray[np.int64], joint_actions: NDArray[np.int64], uniforms: NDArray[np.float64]
+    ) -> Drawn:
+        """Draw; see :class:`SuccessorSource`."""
+        count = len(nodes)
+        next_node = np.empty(count, np.int64)
+        code = np.zeros(count if self._coded else 0, np.int64)
+        status, position = draw_patterns(
+            *self._tables, count, nodes, joint_actions, uniforms, next_node, code
+        )
+        if status != successor_kernels.OK:
+            row = int(nodes[position] * self._size.num_joint_actions + joint_actions[position])
+            raise_status(status, position, row, self._size)
+        return Drawn(next_node, code)
+
+
 def successor_source(
     encoding: RowEncoding, probability: Attribute, coded: bool, edges: bool
 ) -> SuccessorSource:
@@ -170,6 +237,18 @@ def successor_source(
     coded, edges : bool
         Whether outcome codes, and whole edges, are needed.
     """
-    if isinstance(encoding, FactoredRows) and encoding.ordered and not edges and probability.level != "edge":
+    if (
+        isinstance(encoding, FactoredRows)
+        and encoding.ordered
+        and encoding.factoring.num_products < _EXACT
+        and probability.level != "edge"
+        and not edges
+    ):
         return FactoredSource(encoding, probability, coded)
+    if isinstance(encoding, DictionaryRows) and probability.level != "edge" and not edges:
+        mode = Probabilities(probability.level, probability.values).mode
+        # The table keeps what it prepares, and `sample` uses the same.
+        search = encoding.table._prepared(mode, as_input(np.asarray(probability.values), np.float64))
+        if search[0] != SCAN:
+            return DictionarySource(encoding, probability, coded, search)
     return RowSource(encoding, probability)

@@ -152,15 +152,20 @@ def rollout_returns(
 ) -> list[float]:
     """The return of every rollout of one candidate, one environment at a time."""
     sides = Sides(graph.num_actions, learner)
+    all_legal = graph.legal(np.arange(graph.num_nodes))[:, sides.joint]
     returns = []
     for rollout in range(n_rollouts):
         stream = extend_key(np.uint64(key), candidate, rollout)
         node, total, power = root, 0.0, 1.0
         for step in range(horizon):
             numbers = uniform(stream, 3 * step + np.arange(3))
-            legal = graph.legal([node])[0][sides.joint]
             pair = draw_joint(
-                legal, candidate if step == 0 else None, own[node], theirs[node], numbers[0], numbers[1]
+                all_legal[node],
+                candidate if step == 0 else None,
+                own[node],
+                theirs[node],
+                numbers[0],
+                numbers[1],
             )
             if pair is None:
                 assert step > 0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.rollout import PolicyTable, Sides, uniform
 from omstore.rollout.action_kernels import draw_actions
@@ -23,10 +24,10 @@ def test_draws_are_counts_of_cumulative_probabilities(actions):
     keys = rng.integers(0, 1 << 62, count).astype(np.uint64)
     nodes = rng.integers(0, 50, count)
     out_node, out_action, out_uniform = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count)
-    arguments = [(t.cumulative, t.stride, t.nodes, t.row_of) for t in (one, table)]  # the other side draws
+    sides = [(t.cumulative, t.stride, t.nodes, t.row_of) for t in (one, table)]  # the other side draws
     status = draw_actions(
-        4, count, np.arange(count, dtype=np.int32), keys, nodes, np.zeros(count, np.int64), 1,
-        np.zeros(1, np.int32), np.arange(actions, dtype=np.int32), *arguments[0], *arguments[1],
+        4, count, np.arange(count, dtype=np.int32), keys, nodes, as_input(np.zeros(count), np.int64), 1,
+        as_input(np.zeros(1), np.int32), as_input(np.arange(actions), np.int32), *sides[0], *sides[1],
         out_node, out_action, out_uniform,
     )  # fmt: skip
     assert status[0] == 0

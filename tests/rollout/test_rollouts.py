@@ -8,7 +8,7 @@ from omstore.errors import UsageError
 from omstore.rollout import PolicyTable, RolloutState, RolloutTables, rollout, stream_key
 from omstore.rollout import running as running_module
 from omstore.rollout.legality import Legality
-from omstore.rollout.successors import FactoredSource, RowSource
+from omstore.rollout.successors import DictionarySource, FactoredSource, RowSource
 from tests.read.made_stores import make_store
 from tests.rollout.conftest import ENCODINGS
 from tests.rollout.reference import Sides, rollout_returns
@@ -97,7 +97,7 @@ def test_only_legal_joint_actions_are_drawn(partly_legal, encoding, learner):
     assert legal.any()
     assert not legal.all()
     assert (~legal.any(axis=1)).sum() >= 1
-    check(graph, learner, roots=25, n_rollouts=6, horizon=5)
+    check(graph, learner, roots=12, n_rollouts=5, horizon=5)
 
 
 def test_bits_of_nodes_asked_for_as_they_are_met_make_no_difference(partly_legal):
@@ -155,7 +155,8 @@ def test_every_encoding_gives_the_same_bits(pursuit, encoding):
     expected = rollout(pursuit("csr"), **arguments)
     graph = pursuit(encoding)
     tables = RolloutTables(graph)
-    assert isinstance(tables.source, FactoredSource if encoding == "factored" else RowSource)
+    made_for = {"factored": FactoredSource, "dictionary": DictionarySource}
+    assert isinstance(tables.source, made_for.get(encoding, RowSource))
     assert tables.legality.always
     assert np.array_equal(rollout(tables, **arguments), expected)
     plain = RolloutTables(graph, compiled=False)
