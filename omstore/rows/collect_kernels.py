@@ -269,10 +269,10 @@ def collect_rows(
     """
     if resume == 0 and sums.size > 1:
         # Once, in one go: what follows may use next nodes as places.
-        highest = np.uint64(0)
+        highest = next_node.dtype.type(0)
         for edge in range(np.uint64(sums[0]), np.uint64(sums[sums.size - 1])):
-            highest = max(highest, np.uint64(next_node[edge]))
-        if highest >= np.uint64(num_nodes) and sums[sums.size - 1] > sums[0]:
+            highest = max(highest, next_node[edge])
+        if np.uint64(highest) >= np.uint64(num_nodes) and sums[sums.size - 1] > sums[0]:
             for i in range(sums.size - 1):
                 for edge in range(sums[i], sums[i + 1]):
                     if np.uint64(next_node[edge]) >= np.uint64(num_nodes):
