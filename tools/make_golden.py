@@ -231,7 +231,8 @@ def _bits() -> Example:
     levels = {"probability": "outcome", "reward": "outcome", "done": "next_node", "build": "graph"}
     levels |= {"danger": "next_node", "region": "node", "cost": "row", "visits": "outcome"}
     truth = graph | _replay_truth(transitions, node)
-    return Example(pickles, {"keep": (*keep, "weight")}, ("csr", "csr-compressed"), 1 << 16, truth, levels)
+    encodings = ("csr", "csr-compressed", "dictionary")
+    return Example(pickles, {"keep": (*keep, "weight")}, encodings, 1 << 16, truth, levels)
 
 
 def _integers() -> Example:
@@ -285,7 +286,7 @@ def _integers() -> Example:
     levels = {"probability": "outcome", "reward": "edge", "done": "graph"}
     pickles = {"env_transition_graph.pkl": pickle.dumps(records, 2), "D.pkl": pickle.dumps(replay, 5)}
     truth = graph | _replay_truth(transitions, node)
-    return Example(pickles, {}, ("csr", "csr-compressed"), 64, truth, levels)
+    return Example(pickles, {}, ("csr", "csr-compressed", "dictionary"), 64, truth, levels)
 
 
 def _graph_only() -> Example:
@@ -324,6 +325,59 @@ def _graph_only() -> Example:
     )
 
 
+def _catch() -> Example:
+    """Two agents on a path of seven cells with a wall, slipping, until one has caught the other: rows that factor
+    but for the absorbing states', and a reward that those states have of their own.
+    """
+    cells, places = (0, 1, 2, 4, 5, 6), 7
+    numbers = [(a, b) for a in cells for b in cells]
+    states = [
+        tuple(int(i == a) for i in range(places)) + tuple(int(i == b) for i in range(places))
+        for a, b in numbers
+    ]
+    ids = [100 - i for i in range(len(states))]
+
+    def outcomes(cell: int, action: int) -> dict[int, float]:
+        """Stay, left, right; a move fails one time in four."""
+        target = cell + (0, -1, 1)[action]
+        if target not in cells:
+            target = cell
+        return {cell: 1.0} if target == cell else {target: 0.75, cell: 0.25}
+
+    edges: list[Edge] = []
+    for s, (a, b) in enumerate(numbers):
+        for joint in range(9):
+            first, second = divmod(joint, 3)
+            product = {
+                (x, y): p * q for x, p in outcomes(a, first).items() for y, q in outcomes(b, second).items()
+            }
+            for (x, y), p in ({(a, b): 1.0} if a == b else product).items():
+                pay = 0.0 if a == b else 1.0 if x == y else -0.125
+                edges.append(
+                    {
+                        "src": ids[s],
+                        "dst": ids[numbers.index((x, y))],
+                        "joint": joint,
+                        "action": (first, second),
+                        "probability": p,
+                        "reward": [pay, -pay],
+                        "done": x == y,
+                    }
+                )
+    records = [
+        (e["src"], e["action"], e["dst"], e["probability"], tuple(e["reward"]), e["done"]) for e in edges
+    ]
+    names = ("src", "action", "dst", "prob", "reward", "done")
+    root = {
+        "nodes": {i: np.array(state, np.uint8) for i, state in zip(ids, states, strict=True)},
+        "edges": [dict(zip(names, record, strict=True)) for record in records],
+    }
+    truth = _graph_truth(states, ids, edges)
+    levels = {"probability": "outcome", "reward": "next_node_unless_node", "done": "next_node"}
+    pickles = {"env_transition_graph.pkl": pickle.dumps(root, 4)}
+    return Example(pickles, {}, ("dictionary", "factored"), 1 << 16, truth, levels)
+
+
 def _replay_only() -> Example:
     """No graph; a dict of column arrays, 32-bit components."""
     rng = np.random.default_rng(4)
@@ -353,6 +407,7 @@ EXAMPLES: dict[str, Callable[[], Example]] = {
     "bits": _bits,
     "integers": _integers,
     "graph-only": _graph_only,
+    "catch": _catch,
     "replay-only": _replay_only,
 }
 """Name -> what makes it."""
