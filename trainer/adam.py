@@ -29,9 +29,6 @@ class Adam:
         Decay of the running means of gradients and of their squares.
     eps : float
         Added to the root of the mean of squares.
-    weight_decay : float
-        Every step takes ``lr * weight_decay`` of each parameter from it before all else (Loshchilov and Hutter,
-        "Decoupled weight decay regularization", 2019).
 
     Attributes
     ----------
@@ -46,17 +43,13 @@ class Adam:
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        weight_decay: float = 0.0,
     ) -> None:
         self.parameters = list(parameters)
         if not self.parameters or not lr >= 0 or not all(0 <= beta < 1 for beta in betas) or not eps > 0:
             raise UsageError(f"Adam of {len(self.parameters)} parameters, lr {lr}, betas {betas}, eps {eps}")
-        if not weight_decay >= 0:
-            raise UsageError(f"a weight decay is at least 0, not {weight_decay}")
         self.lr = float(lr)
         self.betas = betas
         self.eps = eps
-        self.weight_decay = float(weight_decay)
         self.steps = 0
         self._mean = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self._square = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
@@ -77,8 +70,6 @@ class Adam:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if self.weight_decay:
-                parameter.mul_(1 - self.lr * self.weight_decay)
             mean.mul_(first).add_(gradient, alpha=1 - first)
             square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
             parameter.addcdiv_(mean, square.sqrt().div_(root_correction).add_(self.eps), value=-step_size)

@@ -31,13 +31,10 @@ def weights(net: nn.Sequential) -> list[torch.Tensor]:
     return [p.detach().clone() for p in net.parameters()]
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_the_same_updates_as_torch(decay: float) -> None:
+def test_the_same_updates_as_torch() -> None:
     ours, theirs = model(), model()
-    mine = Adam(ours.parameters(), lr=0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=decay)
-    reference = torch.optim.AdamW(
-        theirs.parameters(), lr=0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=decay, foreach=False
-    )
+    mine = Adam(ours.parameters(), lr=0.01, betas=(0.8, 0.99), eps=1e-6)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.01, betas=(0.8, 0.99), eps=1e-6, foreach=False)
     for step in range(30):
         if step == 20:
             mine.lr = reference.param_groups[0]["lr"] = 0.001
@@ -90,8 +87,6 @@ def test_what_is_refused() -> None:
         Adam([], lr=0.1)
     with pytest.raises(UsageError):
         Adam(model().parameters(), lr=-0.1)
-    with pytest.raises(UsageError, match="decay"):
-        Adam(model().parameters(), lr=0.1, weight_decay=-1)
     state = Adam([nn.Parameter(torch.zeros(3))], lr=0.1).state_dict()
     with pytest.raises(UsageError, match="other parameters"):
         Adam([nn.Parameter(torch.zeros(4))], lr=0.1).load_state_dict(state)

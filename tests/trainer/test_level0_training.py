@@ -216,7 +216,6 @@ def test_a_fresh_trainer_has_no_loss_yet_and_an_empty_buffer_is_refused() -> Non
         {"held_out": 1.0},
         {"held_out": -0.1},
         {"seed": -1},
-        {"weight_decay": -0.1},
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, float]) -> None:
