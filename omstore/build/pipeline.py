@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from omstore.build.preflight import Preflight, find_problem, preflight
 from omstore.build.replay import transition_table, write_transitions
 from omstore.build.simulate import simulate
 from omstore.build.sizes import sizes_by_folder
+from omstore.build.tables import SpooledTable
 from omstore.convert.nodes import NodeTable
 from omstore.convert.replay import ReplayResult
 from omstore.convert.resolve import IdNodes
@@ -246,6 +247,7 @@ class _Build:
     def _asked(self, source: ProceduralRows, nodes: StagedNodes) -> None:
         report, options = self.report, self.options
         assert source.asked is not None  # asked before
+        report.num_absorbing = self._count_absorbing(nodes)
         if options.rows == "procedural":
             agents = len(self.agents)
             kinds = (
@@ -259,8 +261,17 @@ class _Build:
             )
             report.num_edges = source.asked.num_edges
             return
-        with self.progress.task("asking for rows", source.size.num_nodes, "nodes") as task:
-            table = self._spool_rows(nodes, task.update)
+        table = edge_table(
+            self.staging.scratch / "asked", len(self.agents), EDGE_COLUMNS, where=type(self.model).__name__
+        )
+        with contextlib.closing(table):
+            self._sort_asked(table, nodes)
+
+    def _sort_asked(self, table: SpooledTable, nodes: StagedNodes) -> None:
+        """Ask for all rows, and encode them as a conversion would."""
+        report, options = self.report, self.options
+        with self.progress.task("asking for rows", nodes.num_nodes, "nodes") as task:
+            self._spool_rows(table, nodes, task.update)
         ids = IdNodes(np.empty(0, np.int64), None)
         endpoints = SameNodes(nodes.num_nodes)
         written = encode_edges(
@@ -283,16 +294,12 @@ class _Build:
             self.rows, self.attributes = written.rows, written.attributes
             report.encoding, report.encoding_reason = written.rows["encoding"], written.rows["reason"]
 
-    def _spool_rows(self, nodes: StagedNodes, tick: Any) -> Any:
-        model, num_joint_actions = self.model, self.model.num_joint_actions
-        answers = Answers(model)
-        name = type(model).__name__
-        table = edge_table(self.staging.scratch / "asked", len(self.agents), EDGE_COLUMNS, where=name)
-        absorbing = 0
+    def _spool_rows(self, table: SpooledTable, nodes: StagedNodes, tick: Callable[[int], object]) -> None:
+        num_joint_actions = self.model.num_joint_actions
+        answers = Answers(self.model)
         step = max(1, _ASKED // num_joint_actions)
         for first in range(0, nodes.num_nodes, step):
             last = min(first + step, nodes.num_nodes)
-            absorbing += int(answers.absorbing(nodes.numbering.states(np.arange(first, last))).sum())
             for start in range(first * num_joint_actions, last * num_joint_actions, _ASKED):
                 rows = np.arange(start, min(start + _ASKED, last * num_joint_actions))
                 found = answer_rows(answers, nodes.numbering, rows)
@@ -306,8 +313,11 @@ class _Build:
                     found.done,
                 )
             tick(last - first)
-        self.report.num_absorbing = absorbing
-        return table
+
+    def _count_absorbing(self, nodes: StagedNodes) -> int:
+        answers = Answers(self.model)
+        parts = (np.arange(i, min(i + _ASKED, nodes.num_nodes)) for i in range(0, nodes.num_nodes, _ASKED))
+        return sum(int(answers.absorbing(nodes.numbering.states(part)).sum()) for part in parts)
 
     def _take(self, encoded: EncodedRows) -> None:
         self.rows, self.attributes = encoded.rows, encoded.attributes
@@ -323,6 +333,14 @@ class _Build:
         table = transition_table(
             self.staging.scratch / "transitions", codec.width, len(self.agents), where="the replay"
         )
+        with contextlib.closing(table):
+            replay = self._played(table, source, nodes)
+        replay.replay["simulated"] = {"seed": options.seed, "horizon": options.horizon, "policy": "uniform"}
+        self.report.num_transitions = replay.num_transitions
+        return replay
+
+    def _played(self, table: SpooledTable, source: ProceduralRows, nodes: StagedNodes) -> ReplayResult:
+        options, codec = self.options, nodes.codec
         with self.progress.task("simulating", options.transitions, "transitions") as task:
             for steps in simulate(
                 source, options.transitions, seed=options.seed, horizon=options.horizon, tick=task.update
@@ -335,13 +353,9 @@ class _Build:
                     steps.done,
                 )
         with self.progress.task("writing the replay", options.transitions, "transitions") as task:
-            replay = write_transitions(
+            return write_transitions(
                 table, codec, nodes.index, self.agents, self.num_actions, self.staging, task.update
             )
-        table.close()
-        replay.replay["simulated"] = {"seed": options.seed, "horizon": options.horizon, "policy": "uniform"}
-        self.report.num_transitions = replay.num_transitions
-        return replay
 
     def _manifest(self, nodes: StagedNodes, replay: ReplayResult | None) -> Manifest:
         report = self.report

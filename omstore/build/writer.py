@@ -143,7 +143,10 @@ class GraphWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._open:
+        with self._open, contextlib.ExitStack() as tables:
+            for table in (self._nodes, self._edges, self._transitions):
+                if table is not None:
+                    tables.callback(table.close)
             if kind is None:
                 try:
                     self._publish()
@@ -390,8 +393,6 @@ class GraphWriter:
                         task.update,
                     )
                 report.num_transitions = replay.num_transitions
-            for table in (nodes, transitions):
-                table.close()
         report.peak_anonymous = peak.anonymous
         report.files = sizes_by_folder(staging.path)
         report.store_bytes = sum(report.files.values())
