@@ -399,6 +399,9 @@ class _Encoding:
         if self.choice.encoding == "csr" and self.given.staged is not None:
             return
         encoded = open_rows(self.staging.path, self.description, self.size)
+        probability = next(a for a in self.attributes if a.name == "probability")
+        if probability.level in ("graph", "outcome"):
+            encoded.check_probabilities(Probabilities(probability.level, np.asarray(probability.values)))
         edges = rows = 0
         largest = 0
         total = self.size.num_edges if proof_rows is None else None

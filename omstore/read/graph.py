@@ -449,6 +449,7 @@ class Graph:
         CorruptStoreError
             Naming what is wrong.
         """
+        self._rows.check_probabilities(self._probabilities)
         if node_ranges is None:
             self._rows.verify()
         else:

@@ -248,6 +248,15 @@ class RowEncoding(ABC):
             )
         return 0
 
+    def check_probabilities(self, probabilities: Probabilities) -> None:  # noqa: B027 - most draw by these
+        """Check that an encoding which draws by probabilities of its own draws by these; others do nothing.
+
+        Raises
+        ------
+        CorruptStoreError
+            Naming what doesn't agree.
+        """
+
     def verify(self, chunk_rows: int = 1 << 16) -> None:
         """Read everything once and check its structure.
 

@@ -31,7 +31,7 @@ from omstore.rows.encoding import (
     outcome_dtype,
 )
 from omstore.rows.factored_arrays import FactoredArrays
-from omstore.rows.factored_check import check_structure
+from omstore.rows.factored_check import check_combination, check_structure
 from omstore.rows.factored_decode import LANES
 from omstore.rows.factored_files import block_dtype, read_components
 from omstore.rows.factored_tables import Component, Factoring
@@ -313,6 +313,17 @@ class FactoredRows(FactoredArrays, RowEncoding):
             factored_decode.sort_rows(sums, nodes, codes, False, own, True)
         apart = np.flatnonzero(~(np.abs(own - probabilities) <= _MOST_ULPS * np.spacing(np.abs(own))))
         return np.union1d(differ, np.searchsorted(sums, apart, side="right") - 1)
+
+    def check_probabilities(self, probabilities: Probabilities) -> None:
+        """Check that the products of the components' probabilities are those of their codes, within 1e-9.
+
+        Raises
+        ------
+        CorruptStoreError
+            Naming the first combination of classes that isn't.
+        """
+        if self.combination is not None and probabilities.level in ("graph", "outcome"):
+            check_combination(self.factoring, np.asarray(probabilities.values, np.float64))
 
     def verify(self, chunk_rows: int = 1 << 16) -> None:
         """Check everything that is stored, in seconds: edges aren't made for it.

@@ -9,14 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.errors import CorruptStoreError
+from omstore.rows.factored_tables import Factoring
 from omstore.rows.patterns import NO_PATTERN, PatternTable
 
 if TYPE_CHECKING:
     from omstore.rows.factored import FactoredRows
 
-__all__ = ["check_structure"]
+__all__ = ["check_combination", "check_structure"]
 
 _HINT = "Convert or build the store again."
+_TOLERANCE = 1e-9
 _PIECE = 1 << 20  # nodes, or product numbers, at a time
 
 
@@ -33,6 +35,48 @@ def check_structure(rows: FactoredRows) -> None:
         rows.exceptions.verify()
         _check_exceptions(rows, rows.exceptions)
     _check_first_edges(rows)
+
+
+def check_combination(factoring: Factoring, table: NDArray[np.float64]) -> None:
+    """Compare the products of the components' probabilities with those of their codes.
+
+    Parameters
+    ----------
+    factoring : Factoring
+        With a combination.
+    table : (K,) or (1,) float64
+        Probabilities by outcome code, or one for all.
+
+    Raises
+    ------
+    CorruptStoreError
+        Naming the first combination of classes that isn't, within 1e-9.
+    """
+    assert factoring.combination is not None  # the caller looked
+    products = np.ones(1)
+    for number, component in enumerate(factoring.components):
+        classes = np.zeros(len(component.next_state), np.int64)
+        classes = classes if component.outcome_class is None else component.outcome_class
+        lowest, highest = np.full(component.num_classes, np.inf), np.full(component.num_classes, -np.inf)
+        np.minimum.at(lowest, classes, component.probability)
+        np.maximum.at(highest, classes, component.probability)
+        used = highest >= lowest
+        if not (highest[used] - lowest[used] <= _TOLERANCE).all():
+            raise CorruptStoreError(
+                f"rows/kernel_class: a class of component {number} has several probabilities", _HINT
+            )
+        # A class that no outcome has makes nan, which is no difference.
+        products = (products[:, None] * np.where(used, highest, np.nan)).reshape(-1)
+    codes = factoring.combination
+    expected = table[np.where(codes < 0, 0, codes)] if len(table) > 1 else np.full(len(codes), table[0])
+    wrong = (np.abs(products - expected) > _TOLERANCE * np.maximum(products, expected)) & (codes >= 0)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise CorruptStoreError(
+            f"rows/combination: element {place} has outcome code {codes[place]} of probability "
+            f"{expected[place]!r}, but the kernels make {products[place]!r}",
+            _HINT,
+        )
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:

@@ -312,6 +312,18 @@ def test_another_description_is_refused(
         open_rows(source, wrong, size)
 
 
+def test_kernels_that_make_other_probabilities_are_found(staging: Staging) -> None:
+    world = random_world(9, exceptions=0.1)
+    opened = world.write(staging)
+    opened.check_probabilities(Probabilities("outcome", world.values))
+    assert world.factoring.combination is not None
+    for code in set(world.factoring.combination.tolist()) - set(np.flatnonzero(world.values == 0).tolist()):
+        table = world.values.copy()
+        table[code] *= 1 + 1e-6
+        with pytest.raises(CorruptStoreError, match=f"outcome code {code} of probability"):
+            opened.check_probabilities(Probabilities("outcome", table))
+
+
 # 64 bits
 
 
