@@ -147,7 +147,7 @@ def changed_manifest(folder: Path, change: Any) -> None:
     ("change", "error", "message"),
     [
         (lambda m: m.update(schema_version=99), SchemaVersionError, "99"),
-        (lambda m: m["rows"].update(encoding="dictionary"), SchemaVersionError, "dictionary"),
+        (lambda m: m["rows"].update(encoding="unheard-of"), SchemaVersionError, "unheard-of"),
         (lambda m: m["attributes"].pop("done"), CorruptStoreError, "no attribute 'done'"),
         (lambda m: m["attributes"]["done"].update(level="planet"), CorruptStoreError, "'planet'"),
         (lambda m: m["attributes"]["done"].update(level="row"), CorruptStoreError, "outcomes/done"),
