@@ -60,22 +60,24 @@ def _survey(
     With `constant`, the last part is skipped.
     """
     status = _OK
-    rows = offsets.size - 1
-    for row in range(rows):
-        node = first_node + row // num_joint_actions
-        for edge in range(offsets[row], offsets[row + 1]):
+    node = first_node
+    # Of a node's rows only where they end matters: chunks hold whole nodes.
+    for first in range(0, offsets.size - 1, num_joint_actions):
+        begin = offsets[first]
+        end = offsets[first + num_joint_actions]
+        known = by_node[node]
+        for edge in range(begin, end):
             target = next_node[edge]
             if target < 0 or target >= by_node.size:
                 return _BAD_NODE
             code = np.int64(codes[edge])
-            if code < 0 or code >= value_of.size:
+            if code >= value_of.size:
                 return _BAD_CODE
             value = value_of[code]
-            known = by_node[node]
             if known == _UNSET:
-                by_node[node] = value
+                known = value
             elif known != value:
-                by_node[node] = _VARIES
+                known = np.int32(_VARIES)
             if by_next.size:
                 before = by_next[target]
                 if before == _UNSET:
@@ -84,6 +86,8 @@ def _survey(
                     status = _CONFLICT
             if not constant and target != node:
                 leaves[node] = 1
+        by_node[node] = known
+        node += 1
     return status
 
 
@@ -99,16 +103,17 @@ def _fill(
     by_next: Any,
 ) -> int:
     """Second pass: next nodes' values, as the edges of nodes with several values tell them."""
-    for row in range(offsets.size - 1):
-        node = first_node + row // num_joint_actions
+    node = first_node - 1
+    for first in range(0, offsets.size - 1, num_joint_actions):
+        node += 1
         if by_node[node] != _VARIES:
             continue
-        for edge in range(offsets[row], offsets[row + 1]):
+        for edge in range(offsets[first], offsets[first + num_joint_actions]):
             target = next_node[edge]
             if target < 0 or target >= by_next.size:
                 return _BAD_NODE
             code = np.int64(codes[edge])
-            if code < 0 or code >= value_of.size:
+            if code >= value_of.size:
                 return _BAD_CODE
             value = value_of[code]
             before = by_next[target]
@@ -132,14 +137,14 @@ def _settle(
 ) -> int:
     """Third pass, in the order of nodes: a node with one value needs its own only where a next node has
     another."""
-    rows = offsets.size - 1
-    for first in range(0, rows, num_joint_actions):
-        node = first_node + first // num_joint_actions
+    node = first_node - 1
+    for first in range(0, offsets.size - 1, num_joint_actions):
+        node += 1
         value = by_node[node]
         if value < 0 or leaves[node] == 0:
             continue
         begin = offsets[first]
-        end = offsets[min(first + num_joint_actions, rows)]
+        end = offsets[first + num_joint_actions]
         agrees = True
         for edge in range(begin, end):
             target = next_node[edge]

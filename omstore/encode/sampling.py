@@ -9,9 +9,9 @@ import numpy as np
 
 from omstore.rows import GraphSize
 
-__all__ = ["NodeSample", "sample_nodes"]
+__all__ = ["SAMPLED_EDGES", "NodeSample", "sample_nodes"]
 
-_EDGES = 1 << 25
+SAMPLED_EDGES = 1 << 22
 """Edges, or rows, that a sample has at most, about: a fraction of a second's work. Not a part of the budget:
 what is chosen must not depend on it."""
 
@@ -46,7 +46,7 @@ class NodeSample:
         return self.ranges[0::4], self.ranges[2::4], self.ranges[1::2]
 
 
-def sample_nodes(size: GraphSize, *, seed: int = 0, edges: int = _EDGES) -> NodeSample:
+def sample_nodes(size: GraphSize, *, seed: int = 0, edges: int = SAMPLED_EDGES) -> NodeSample:
     """Choose the nodes of a sample: the same ones for the same graph and seed.
 
     The graph is cut into 64 strata, and a range of nodes drawn in each of them. The whole graph is taken

@@ -28,11 +28,11 @@ from omstore.rows.factored import Factoring
 
 __all__ = ["Speed", "measure_speeds"]
 
-_EDGES = 1 << 18
-_ROWS = 1 << 22
+_EDGES = 1 << 16
+_ROWS = 1 << 20
 _PRODUCTS = 1 << 24
 """Product numbers beyond which factored rows aren't measured: where each stands would take the most memory."""
-_DRAWN = 1 << 15
+_DRAWN = 1 << 13
 _REPEATS = 3
 
 
@@ -93,7 +93,7 @@ def measure_speeds(
     Returns
     -------
     dict of str to Speed
-        Of the encodings that could be measured; memory: some 2^18 edges, and 4 bytes for each product number up
+        Of the encodings that could be measured; memory: some 2^16 edges, and 4 bytes for each product number up
         to 2^24.
     """
     if probabilities.level not in ("graph", "outcome"):

@@ -295,7 +295,9 @@ class _Run:
         self._seconds = {"sweep": 0.0, "collect": 0.0, "compress": 0.0, "compare": 0.0}
         self._compressed_edges = self._compressed_rows = 0
         codes = outcome_dtype(source.size.num_outcomes)
-        self._delta = arrays.cold("delta", delta_dtype(source.size.num_nodes), chunk_rows=1 << 18, level=7)
+        self._delta = arrays.cold(
+            "delta", delta_dtype(source.size.num_nodes), chunk_rows=CHUNK_EDGES, level=DELTA_LEVEL
+        )
         self._code = arrays.cold("code", codes, chunk_rows=CHUNK_EDGES, shuffle=True)
         self._outdegree = arrays.cold("outdegree", np.uint32, chunk_rows=CHUNK_EDGES)
 

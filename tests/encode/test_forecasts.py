@@ -18,7 +18,7 @@ from omstore.encode.forecast import (
     forecast_dictionary,
     forecast_factored,
 )
-from omstore.encode.sampling import sample_nodes
+from omstore.encode.sampling import SAMPLED_EDGES, sample_nodes
 from omstore.encode.survey import Growth, survey_rows
 from omstore.errors import DiskFullError, MemoryBudgetError, UsageError
 from omstore.publish.scratch import ScratchArrays
@@ -46,9 +46,9 @@ def test_samples_are_ranges_within_the_graph(nodes: int, actions: int, degree: i
     assert sample.num_nodes == sum(stop - first for first, stop in sample.ranges)
     assert sample.share == pytest.approx(sample.num_nodes / nodes)
     per_node = max(actions, actions * degree)
-    assert sample.num_nodes * per_node <= (1 << 25) + 64 * per_node
+    assert sample.num_nodes * per_node <= SAMPLED_EDGES + 64 * per_node
     assert sorted(r for part in sample.quarters() for r in part) == list(sample.ranges)
-    if size.num_edges <= 1 << 25 and size.num_rows <= 1 << 25:
+    if max(size.num_edges, size.num_rows) <= SAMPLED_EDGES:
         assert sample.whole
 
 
