@@ -25,7 +25,6 @@ __all__ = [
     "draw_actions",
     "draw_legal_actions",
     "numbers",
-    "start",
 ]
 
 OK = 0
@@ -91,15 +90,6 @@ def _count_passed(typing: Any, cumulative: Any, position: Any, number: Any) -> A
 
 
 @inlined_kernel
-def _folded(key: Any, word: Any) -> Any:
-    """Fold a word into a key; the twin of omstore.rollout.uniforms.extend_key."""
-    state = key + (np.uint64(word) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    state = (state ^ (state >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return state ^ (state >> np.uint64(33))
-
-
-@inlined_kernel
 def _uniform(key: Any, counter: Any) -> Any:
     """Number `counter` of a stream; the twin of omstore.rollout.uniforms.uniform."""
     bits = key + (np.uint64(counter) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -117,63 +107,34 @@ def numbers(keys: Any, counters: Any, out: Any) -> None:
         out[i] = _uniform(keys[i], counters[i])
 
 
-@kernel
-def start(first_key: Any, root: Any, candidate: Any, first_rollout: Any, per_part: int, keys: Any) -> None:
-    """Write the keys of environments: part p is `per_part` rollouts from ``first_rollout[p]`` on."""
-    for part in range(root.size):
-        key = _folded(first_key[root[part]], candidate[part])
-        for k in range(per_part):
-            keys[part * per_part + k] = _folded(key, first_rollout[part] + k)
-
-
-@inlined_kernel
-def _row_of(num_rows: Any, nodes: Any, row_of: Any, node: Any) -> Any:
-    """A node's row in a policy table, -1 where it has none."""
-    if row_of.size:
-        return np.int64(row_of[node]) if node < row_of.size else np.int64(-1)
-    if nodes.size:
-        low = np.int64(0)
-        left = np.int64(nodes.size)
-        while left > 1:
-            half = left >> 1
-            low += half if nodes[np.uint64(low + half)] <= node else np.int64(0)
-            left -= half
-        return low if nodes[low] == node else np.int64(-1)
-    return np.int64(node) if node < num_rows else np.int64(-1)
-
-
-@inlined_kernel
-def _drawn(cumulative: Any, stride: Any, row: Any, number: Any) -> Any:
-    """The action of a row at a uniform number: how many cumulative probabilities it isn't below."""
-    at = row * stride
-    if stride < _SEARCHED:
-        count = np.int64(0)
-        for k in range(at, at + stride, _LANES):
-            count += _count_passed(cumulative, k, number)
-        return count
-    low = np.int64(0)  # the group of 8 whose last number passes: all ends but the last are tried
-    left = stride // _LANES
-    while left > 1:
-        half = left >> 1
-        end = np.float64(cumulative[np.uint64(at + (low + half) * _LANES - 1)])
-        low += half if number >= end else np.int64(0)
-        left -= half
-    return low * _LANES + _count_passed(cumulative, at + low * _LANES, number)
-
-
 @inlined_kernel
 def _find_rows(
     table: Any, stride: Any, nodes: Any, row_of: Any, at: Any, first: Any, count: Any, rows: Any
 ) -> Any:
     """Write the rows of a batch of nodes in a policy table, and ask for them; the first without one, or -1.
 
-    By loops of its own: passing arrays costs more than the work on a node.
+    By loops of its own: passing arrays costs more than the work on a node. Sorted nodes are searched for all
+    of the batch at once, so that the searches don't wait for memory one after the other.
     """
     num_rows = table.size // stride
     missing = np.int64(-1)
-    if row_of.size or nodes.size:
+    if row_of.size:
         for i in range(count):
-            rows[i] = _row_of(num_rows, nodes, row_of, at[np.uint64(first + i)])
+            node = at[np.uint64(first + i)]
+            rows[i] = row_of[node] if node < row_of.size else np.int64(-1)
+    elif nodes.size:
+        for i in range(count):
+            rows[i] = 0
+        left = np.int64(nodes.size)
+        while left > 1:
+            half = left >> 1
+            for i in range(count):
+                beyond = nodes[np.uint64(rows[i] + half)] <= at[np.uint64(first + i)]
+                rows[i] += half * np.int64(beyond)
+            left -= half
+        for i in range(count):
+            if nodes[np.uint64(rows[i])] != at[np.uint64(first + i)]:
+                rows[i] = -1
     else:
         for i in range(count):
             rows[i] = at[np.uint64(first + i)]
@@ -190,12 +151,29 @@ def _find_rows(
 
 @inlined_kernel
 def _draw_batch(table: Any, stride: Any, rows: Any, uniforms: Any, count: Any, actions: Any) -> None:
-    if stride == _LANES:
+    """Write the actions of a batch of rows: how many cumulative probabilities a uniform number isn't below.
+
+    Of long rows the group of 8 is found first whose last number isn't passed.
+    """
+    if stride < _SEARCHED:
         for i in range(count):
-            actions[i] = _count_passed(table, rows[i] * _LANES, uniforms[i])
-    else:
+            at = rows[i] * stride
+            passed = _count_passed(table, at, uniforms[i])
+            for k in range(at + _LANES, at + stride, _LANES):
+                passed += _count_passed(table, k, uniforms[i])
+            actions[i] = passed
+        return
+    for i in range(count):
+        actions[i] = 0
+    left = stride // _LANES
+    while left > 1:
+        half = left >> 1
         for i in range(count):
-            actions[i] = _drawn(table, stride, rows[i], uniforms[i])
+            end = table[np.uint64(rows[i] * stride + actions[i] + half * _LANES - 1)]
+            actions[i] += half * _LANES * np.int64(uniforms[i] >= np.float64(end))
+        left -= half
+    for i in range(count):
+        actions[i] += _count_passed(table, rows[i] * stride + actions[i], uniforms[i])
 
 
 @kernel
@@ -227,6 +205,8 @@ def draw_actions(
     """
     own = np.empty(_BATCH, np.int64)
     theirs = np.empty(_BATCH, np.int64)
+    action = np.empty(_BATCH, np.int64)
+    other_action = np.empty(_BATCH, np.int64)
     own_number = np.empty(_BATCH, np.float64)
     number = np.empty(_BATCH, np.float64)
     # Each step is taken for a batch before the next: environments don't wait for each other.
@@ -248,15 +228,15 @@ def draw_actions(
             number[i] = _uniform(key, DRAWS * step)
             own_number[i] = _uniform(key, DRAWS * step + 1)
             out_uniform[np.uint64(first + i)] = _uniform(key, DRAWS * step + 2)
-        _draw_batch(other, other_stride, theirs, number, some, theirs)
+        _draw_batch(other, other_stride, theirs, number, some, other_action)
         if step:
-            _draw_batch(learner, learner_stride, own, own_number, some, own)
+            _draw_batch(learner, learner_stride, own, own_number, some, action)
         else:
             for i in range(some):
-                own[i] = candidates[np.int64(alive[np.uint64(first + i)]) // per_part]
+                action[i] = candidates[np.int64(alive[np.uint64(first + i)]) // per_part]
         for i in range(some):
-            joint = np.int64(other_joint[np.uint64(theirs[i])]) + np.int64(learner_joint[np.uint64(own[i])])
-            out_action[np.uint64(first + i)] = joint
+            joint = np.int64(other_joint[np.uint64(other_action[i])])
+            out_action[np.uint64(first + i)] = joint + np.int64(learner_joint[np.uint64(action[i])])
     return OK, -1
 
 
@@ -351,33 +331,45 @@ def draw_legal_actions(
     own = np.empty(learner_joint.size, np.float64)
     theirs = np.empty(other_joint.size, np.float64)
     weights = np.empty(other_joint.size, np.float64)
+    row = np.zeros(1, np.int64)
+    other_row = np.zeros(1, np.int64)
+    number = np.empty(1, np.float64)
+    own_number = np.empty(1, np.float64)
+    action = np.empty(1, np.int64)
     kept: Any = np.int64(0)
     for i in range(count):
         environment = alive[i]
         node = nodes[environment]
         key = keys[environment]
         mask = node if by_node else np.int64(i)
-        other_row = _row_of(other.size // other_stride, other_nodes, other_row_of, node)
-        row = np.int64(0)
+        out_node[kept] = node
+        status = OK
+        if (
+            step
+            and _find_rows(learner, learner_stride, learner_nodes, learner_row_of, out_node, kept, 1, row)
+            >= 0
+        ):
+            status = UNCOVERED
+        if _find_rows(other, other_stride, other_nodes, other_row_of, out_node, kept, 1, other_row) >= 0:
+            status = OTHER_UNCOVERED
         chosen = np.int64(candidates[environment // per_part])
-        if step:
-            row = _row_of(learner.size // learner_stride, learner_nodes, learner_row_of, node)
-        covered = other_row >= 0 and row >= 0
-        number = _uniform(key, DRAWS * step)
-        own_number = _uniform(key, DRAWS * step + 1)
-        if covered and _all_legal(bits, mask, own.size * theirs.size):
-            o = _drawn(other, other_stride, other_row, number)
+        number[0] = _uniform(key, DRAWS * step)
+        own_number[0] = _uniform(key, DRAWS * step + 1)
+        if status == OK and _all_legal(bits, mask, own.size * theirs.size):
+            _draw_batch(other, other_stride, other_row, number, 1, action)
+            o = action[0]
             if step:
-                chosen = _drawn(learner, learner_stride, row, own_number)
+                _draw_batch(learner, learner_stride, row, own_number, 1, action)
+                chosen = action[0]
         else:
             total = 0.0
-            if covered:
+            if status == OK:
                 own[:] = 0.0
                 if step:
-                    _expand(learner, learner_stride, row, own)
+                    _expand(learner, learner_stride, row[0], own)
                 else:
                     own[chosen] = 1.0
-                _expand(other, other_stride, other_row, theirs)
+                _expand(other, other_stride, other_row[0], theirs)
                 total = _weigh(bits, mask, learner_joint, other_joint, own, theirs, weights)
             if not total > 0.0:
                 own[:] = 1.0 if step else 0.0
@@ -388,18 +380,17 @@ def draw_legal_actions(
                     return ILLEGAL_CANDIDATE, i
                 if total == 0.0:
                     continue
-                if not covered:
-                    return (UNCOVERED if other_row >= 0 else OTHER_UNCOVERED), i
-            o = _picked(weights, total, number)
+                if status != OK:
+                    return status, i
+            o = _picked(weights, total, number[0])
             if step:
                 total = 0.0
                 for k in range(own.size):
                     if not _legal(bits, mask, np.int64(learner_joint[k]) + np.int64(other_joint[o])):
                         own[k] = 0.0
                     total += own[k]
-                chosen = _picked(own, total, own_number)
+                chosen = _picked(own, total, own_number[0])
         alive[kept] = environment
-        out_node[kept] = node
         out_action[kept] = np.int64(other_joint[o]) + np.int64(learner_joint[chosen])
         out_uniform[kept] = _uniform(key, DRAWS * step + 2)
         kept += 1

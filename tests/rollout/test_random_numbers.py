@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from omstore.rollout import action_kernels, extend_key, stream_key, uniform
+from omstore.rollout import action_kernels, extend_key, key_kernels, stream_key, uniform
 from omstore.rollout.uniforms import GAMMA
 
 MASK = (1 << 64) - 1
@@ -73,7 +73,7 @@ def test_compiled_environment_keys_are_the_same():
     first = stream_key(3, np.arange(4))
     root, candidate, rollout = np.array([0, 3, 3]), np.array([2, 0, 4]), np.array([0, 1024, 5])
     keys = np.empty(15, np.uint64)
-    action_kernels.start(first, root, candidate, rollout, 5, keys)
+    key_kernels.environment_keys(first, root, candidate, rollout, 5, keys)
     expected = extend_key(first[root], candidate)[:, None]
     assert np.array_equal(keys.reshape(3, 5), extend_key(expected, rollout[:, None] + np.arange(5)))
 

@@ -5,8 +5,7 @@ import pytest
 
 import omstore
 from omstore.errors import UsageError
-from omstore.rollout import PolicyTable, RolloutState, RolloutTables, rollout, stream_key
-from omstore.rollout import running as running_module
+from omstore.rollout import PolicyTable, RolloutState, RolloutTables, environments, rollout, stream_key
 from omstore.rollout.legality import Legality
 from omstore.rollout.successors import DictionarySource, FactoredSource, RowSource
 from tests.read.made_stores import make_store
@@ -180,7 +179,7 @@ def test_threads_and_blocks_make_no_difference(pursuit, monkeypatch, threads, bl
     graph = pursuit("factored")
     arguments, *_ = case(graph, (0, 1), roots=5, n_rollouts=9)
     expected = rollout(graph, **arguments)
-    monkeypatch.setattr(running_module, "_BLOCK", block)
+    monkeypatch.setattr(environments, "_BLOCK", block)
     assert np.array_equal(rollout(graph, **arguments, threads=threads), expected)
 
 
