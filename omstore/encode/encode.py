@@ -30,7 +30,9 @@ from omstore.encode.hoist import Hoisted, hoist
 from omstore.encode.recoded import RecodedRows
 from omstore.encode.speeds import Speed, measure_speeds
 from omstore.encode.survey import survey_rows
+from omstore.encode.value_proof import prove_values
 from omstore.errors import UsageError
+from omstore.format.hot import map_hot
 from omstore.format.states import StateCodec
 from omstore.memory import DEFAULT_BUDGET
 from omstore.progress import Progress, silent
@@ -419,6 +421,30 @@ class _Encoding:
                 rows, edges = rows + found.num_rows, edges + found.num_edges
                 largest = max(largest, found.largest_difference)
         self.proof = {"rows": rows, "edges": edges, "largest_difference_ulp": largest}
+        if isinstance(self.source, RecodedRows) and proof_rows is None:
+            with self._task("proving rewards and flags", total) as tick:
+                prove_values(
+                    self.given.source,
+                    self.given.attributes,
+                    self._written_attributes(),
+                    self._code_map(),
+                    threads=self.threads,
+                    tick=tick,
+                )
+
+    def _written_attributes(self) -> dict[str, Attribute]:
+        """Open the attributes as they were written, but those at the level of rows or edges."""
+        opened = {}
+        for name, entry in self.described.items():
+            if entry["level"] in ("row", "edge", "rows"):
+                opened[name] = Attribute(name, entry["level"], np.empty(0))
+                continue
+            parts = {
+                part: map_hot(self.staging.path / entry[part]) for part in ("codes", "own") if part in entry
+            }
+            values = map_hot(self.staging.path / entry["path"])
+            opened[name] = Attribute(name, entry["level"], values, parts.get("codes"), parts.get("own"))
+        return opened
 
     def result(self) -> EncodedRows:
         """Put together what was found and written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,6 +175,28 @@ def test_rows_that_differ_from_the_source_are_not_published(
     original = module.write_dictionary
     monkeypatch.setattr(module, "write_dictionary", careless)
     with pytest.raises(ProofError, match="row"):
+        publish(tmp_path, pursuit.given, "dictionary")
+    assert not list((tmp_path / "store").glob("v*"))
+
+
+def test_a_reward_hoisted_wrongly_is_never_published(
+    pursuit: Enumerated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(source: Any, attributes: Any, tick: Any) -> Any:
+        found = original(source, attributes, tick)
+        wrong = []
+        for attribute in found.attributes:
+            own = attribute.own
+            if own is not None:
+                own = own.copy()
+                own[np.flatnonzero(own)[20]] = 0  # one absorbing state of 44 pays for staying
+            wrong.append(replace(attribute, own=own))
+        return replace(found, attributes=tuple(wrong))
+
+    module = sys.modules["omstore.encode.encode"]
+    original = module.hoist
+    monkeypatch.setattr(module, "hoist", careless)
+    with pytest.raises(ProofError, match="reward as written"):
         publish(tmp_path, pursuit.given, "dictionary")
     assert not list((tmp_path / "store").glob("v*"))
 
