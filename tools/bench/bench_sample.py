@@ -18,6 +18,7 @@ import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "csr": lambda: csr.sample(rows, uniforms, by_code),
         }
         for encoding, one in graphs.items():
-            calls[encoding] = lambda encoded=one.encoding: encoded.sample(rows, uniforms, by_code)
+            calls[encoding] = partial(one.encoding.sample, rows, uniforms, by_code)
         expected = csr.sample(rows, uniforms, by_code)
         for encoding, one in graphs.items():
             drawn = one.encoding.sample(rows, uniforms, by_code)
