@@ -156,7 +156,8 @@ def test_forecasts_come_with_what_is_chosen(pursuit: Enumerated, tmp_path: Path)
         version = tmp_path / name / "store" / "v000001" / "rows"
         files = [p for p in version.rglob("*") if p.is_file() and p.name != "zarr.json"]
         written = sum(path.stat().st_size for path in files)
-        assert sizes[name] == pytest.approx(written, rel=0.1), name
+        # compressed edges repeat less in a sample's parts than in one piece
+        assert sizes[name] == pytest.approx(written, rel=0.25 if name == "csr-compressed" else 0.1), name
 
 
 def test_rows_that_differ_from_the_source_are_not_published(
