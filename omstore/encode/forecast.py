@@ -27,6 +27,8 @@ ENCODINGS = ("csr", "csr-compressed", "dictionary", "factored")
 _FEW = 0.01
 """Of all rows: what may not factor, absorbing states left aside, for a graph to count as factored. Where agents
 interact more often than that, rows that repeat are the better description."""
+_THREADS = 2
+"""That rows are read by while they are collected, compared and proven."""
 _BASE_MEMORY = 32 << 20
 """Anonymous bytes of an encoder beside its tables: chunks, buffers, the compressor."""
 
@@ -118,7 +120,7 @@ def forecast_dictionary(survey: Survey, num_positions: int | None) -> Forecast:
     tables = survey.patterns.whole + survey.blocks.whole
     factor = (nbytes - fixed) / tables if tables else 1.0
     anonymous = _BASE_MEMORY + int(3 * survey.pattern_memory * factor) + 4 * size.num_nodes
-    per_edge = 3 * survey.seconds["sweep"] + survey.seconds["collect"]
+    per_edge = (2 * survey.seconds["sweep"] + 2 * survey.seconds["collect"]) / _THREADS
     return Forecast(
         "dictionary", nbytes=nbytes, low=low, high=high, anonymous=anonymous,
         seconds=size.num_edges * per_edge,
@@ -151,7 +153,7 @@ def forecast_factored(survey: Survey) -> Forecast:
     if survey.num_exceptional_rows:
         by_node = size.num_nodes * block_dtype(survey.num_exception_blocks).itemsize
     nbytes, low, high = (int(fixed + by_node + part) for part in tables)
-    per_edge = 2 * survey.seconds["sweep"] + survey.seconds["compare"]
+    per_edge = (2 * survey.seconds["sweep"] + 2 * survey.seconds["compare"]) / _THREADS
     return Forecast(
         "factored", nbytes=nbytes, low=low, high=high,
         anonymous=_BASE_MEMORY + int(3 * tables[0]) + 4 * size.num_nodes,

@@ -118,7 +118,7 @@ class Survey:
     delta_bytes, code_bytes, outdegree_bytes : float
         Compressed, of an edge, an edge and a row.
     seconds : dict of str to float
-        An edge's, of: ``sweep``, ``collect``, ``compress``, ``compare``.
+        An edge's, of: ``sweep``, ``collect``, ``compress``, ``compare``; as they were in the second half.
     """
 
     sample: NodeSample
@@ -189,7 +189,9 @@ def survey_rows(
     if factoring is not None:
         run.begin_comparing(factoring)
     try:
-        for part in sample.quarters():
+        for number, part in enumerate(sample.quarters()):
+            if number == 2:
+                run.restart_clocks()
             for first, stop in part:
                 for chunk in run.chunks(first, stop):
                     run.look(chunk, compressed)
@@ -291,6 +293,7 @@ class _Run:
         self.exceptions = _Patterns(source.size)
         self.factored: FactoredRows | None = None
         self._last_exceptional = -1
+        self._clocked = 0, 0  # edges, and edges collected, when clocks were started
         self._outdegrees: set[int] = set()
         self._seconds = {"sweep": 0.0, "collect": 0.0, "compress": 0.0, "compare": 0.0}
         self._compressed_edges = self._compressed_rows = 0
@@ -372,6 +375,11 @@ class _Run:
         self._compressed_edges += len(deltas)
         self._compressed_rows += len(outdegree)
 
+    def restart_clocks(self) -> None:
+        """Forget how long things took so far: kernels were loaded, and most patterns were new."""
+        self._seconds |= {"sweep": 0.0, "collect": 0.0, "compare": 0.0}
+        self._clocked = self.survey.num_edges, self.patterns.num_edges
+
     def note_growth(self) -> None:
         """Remember how much there is of everything after a part of the sample."""
         self.patterns.note_growth()
@@ -400,7 +408,8 @@ class _Run:
             survey.delta_bytes = self.arrays.nbytes("delta/c") / self._compressed_edges
             survey.code_bytes = self.arrays.nbytes("code/c") / self._compressed_edges
             survey.outdegree_bytes = self.arrays.nbytes("outdegree/c") / self._compressed_rows
-        counted = {"compress": self._compressed_edges, "collect": self.patterns.num_edges}
+        before, collected = self._clocked
+        counted = {"compress": self._compressed_edges, "collect": self.patterns.num_edges - collected}
         for name, seconds in self._seconds.items():
-            number = counted.get(name, survey.num_edges)
+            number = counted.get(name, survey.num_edges - before)
             survey.seconds[name] = seconds / number if number else 0.0
