@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from omstore.build.edges import EDGE_COLUMNS, EncodedEdges, edge_table, encode_edges
+from omstore.build.given import given_column, given_integers, given_joint_actions, given_states
 from omstore.build.options import BuildReport
 from omstore.build.replay import transition_table, write_transitions
 from omstore.build.sizes import sizes_by_folder
@@ -171,7 +172,7 @@ class GraphWriter:
             sorted by state; `Graph.nodes_of_legacy` finds them by these numbers.
         """
         table = self._table(self._nodes)
-        vectors = self._states(states, "states")
+        vectors = given_states(states, "states", self._width)
         first = table.num_rows
         numbers = np.arange(first, first + len(vectors))
         table.add(vectors, numbers)
@@ -211,10 +212,10 @@ class GraphWriter:
         UsageError
             If shapes don't fit, a joint action is out of range, or other optional columns were given before.
         """
-        given_nodes = self._integers(nodes, "nodes")
-        actions = self._joint_actions(joint_actions, len(given_nodes))
+        given_nodes = given_integers(nodes, "nodes")
+        actions = given_joint_actions(joint_actions, self._actions, len(given_nodes))
         if offsets is not None:
-            bounds = self._integers(offsets, "offsets")
+            bounds = given_integers(offsets, "offsets")
             if outdegree is not None or bounds.shape != (len(given_nodes) + 1,) or bounds[0] != 0:
                 raise UsageError(
                     f"offsets of {bounds.shape} for {len(given_nodes)} rows; one more than rows, from 0 on, and "
@@ -222,10 +223,10 @@ class GraphWriter:
                 )
             degree = np.diff(bounds)
         elif outdegree is not None:
-            degree = self._integers(outdegree, "outdegrees")
+            degree = given_integers(outdegree, "outdegrees")
         else:
             degree = np.ones(len(given_nodes), np.int64)
-        following = self._integers(next_nodes, "next nodes")
+        following = given_integers(next_nodes, "next nodes")
         if degree.shape != given_nodes.shape or (degree < 0).any() or int(degree.sum()) != len(following):
             raise UsageError(
                 f"{len(given_nodes)} rows of {int(degree.sum())} successors were given with {len(following)} "
@@ -239,7 +240,7 @@ class GraphWriter:
             ("done", done, np.uint8),
         ):
             if values is not None:
-                optional[name] = self._column(name, values, dtype, count)
+                optional[name] = given_column(name, values, dtype, count, len(self._agents))
         table = self._edge_table(tuple(name for name in EDGE_COLUMNS if name in optional))
         table.add(np.repeat(given_nodes, degree), np.repeat(actions, degree), following, *optional.values())
 
@@ -263,16 +264,19 @@ class GraphWriter:
         done : (B,) bool, optional
             By default false.
         """
-        before, after = self._states(states, "states"), self._states(next_states, "next states")
+        before, after = (
+            given_states(states, "states", self._width),
+            given_states(next_states, "next states", self._width),
+        )
         count = len(before)
         if len(after) != count:
             raise UsageError(f"{count} states were given with {len(after)} next states")
         self._table(self._transitions).add(
             before,
-            self._joint_actions(joint_actions, count),
+            given_joint_actions(joint_actions, self._actions, count),
             after,
-            self._column("reward", 0.0 if reward is None else reward, np.float64, count),
-            self._column("done", False if done is None else done, np.uint8, count),
+            given_column("reward", 0.0 if reward is None else reward, np.float64, count, len(self._agents)),
+            given_column("done", False if done is None else done, np.uint8, count, len(self._agents)),
         )
 
     def _table(self, table: SpooledTable | None) -> SpooledTable:
@@ -298,57 +302,6 @@ class GraphWriter:
                 "Give the same columns in every call.",
             )
         return self._edges
-
-    def _states(self, states: ArrayLike, what: str) -> NDArray[Any]:
-        vectors: NDArray[Any] = np.asarray(states)
-        if vectors.ndim != 2 or vectors.shape[1] != self._width or vectors.dtype.kind not in "buif":
-            raise UsageError(
-                f"{what} must be numbers of shape (batch, {self._width}), not {vectors.dtype} {vectors.shape}"
-            )
-        if vectors.dtype.kind == "f":
-            if not (np.trunc(vectors) == vectors).all():  # NaN and infinities too
-                raise UsageError(f"{what} have components that aren't whole numbers")
-            vectors = vectors.astype(np.int64)
-        return vectors
-
-    def _joint_actions(self, joint_actions: ArrayLike, count: int) -> NDArray[np.int64]:
-        actions: NDArray[Any] = np.asarray(joint_actions)
-        if actions.ndim == 1:
-            actions = actions[:, None]
-        if actions.ndim != 2 or len(actions) != count or actions.shape[1] not in (1, len(self._num_actions)):
-            raise UsageError(
-                f"joint actions of shape {np.shape(joint_actions)} were given for {count} rows; ({count},) or "
-                f"({count}, {len(self._num_actions)}) was expected"
-            )
-        if count and actions.dtype.kind not in "iu":
-            raise UsageError(f"joint actions must be integers, not {actions.dtype}")
-        try:
-            return self._actions.encode(actions, "joint actions", 0)
-        except BadDataError as error:
-            raise UsageError(error.message) from error
-
-    @staticmethod
-    def _integers(values: ArrayLike, what: str) -> NDArray[np.int64]:
-        given: NDArray[Any] = np.asarray(values)
-        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise UsageError(f"{what} must be one-dimensional integers, not {given.dtype} {given.shape}")
-        return given.astype(np.int64)
-
-    def _column(self, name: str, values: ArrayLike, dtype: Any, count: int) -> NDArray[Any]:
-        given: NDArray[Any] = np.asarray(values)
-        if given.dtype.kind not in "buif":
-            raise UsageError(f"{name} must be numbers, not {given.dtype}")
-        if dtype == np.uint8:
-            given = given != 0
-        shape: tuple[int, ...] = (count,)
-        if name == "reward":
-            shape = (count, len(self._agents))
-            given = given[:, None] if given.ndim == 1 else given
-        try:
-            whole = np.broadcast_to(given, shape)
-        except ValueError:
-            raise UsageError(f"{name} has shape {np.shape(values)}, where {shape} was expected") from None
-        return np.ascontiguousarray(whole, dtype)
 
     # ---- publishing
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +14,8 @@ from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError, ModelError, UsageError
 from omstore.model import kernels
 from omstore.model.checks import Answers
-from omstore.model.numbering import ListedNumbering, Numbering, ProductNumbering
+from omstore.model.numbering import ListedNumbering, Numbering
+from omstore.model.oriented import oriented_kernels
 from omstore.model.protocol import IndependentModel
 from omstore.rows.encoding import (
     DrawnEdges,
@@ -28,7 +28,7 @@ from omstore.rows.encoding import (
     outcome_dtype,
 )
 
-__all__ = ["MAX_OUTCOMES", "KernelPart", "KernelRows", "oriented_kernels"]
+__all__ = ["MAX_OUTCOMES", "KernelRows"]
 
 MAX_OUTCOMES = 1 << 16
 """More distinct probabilities than this aren't coded: an edge's is multiplied anew."""
@@ -40,66 +40,6 @@ _KEEP_FLAGS = 1 << 25
 _MAX_ROW = 1 << 24
 _MAX_TAIL = 1 << 22
 _WITHOUT, _CODED, _MULTIPLIED = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class KernelPart:
-    """A component's kernel in the order of the nodes: local state r is the component's value of rank r.
-
-    Attributes
-    ----------
-    mover : int or None
-    size, num_actions : int
-    offsets : (size * num_actions + 1,) int64
-    next_state : (m,) int64
-        Local states, ascending within a pair.
-    probability : (m,) float64
-    outcome_class : (m,) int64
-        Which of the component's distinct probabilities, ascending.
-    classes : (num_classes,) float64
-        The distinct probabilities.
-    """
-
-    mover: int | None
-    size: int
-    num_actions: int
-    offsets: NDArray[np.int64]
-    next_state: NDArray[np.int64]
-    probability: NDArray[np.float64]
-    outcome_class: NDArray[np.int64]
-    classes: NDArray[np.float64]
-
-
-def oriented_kernels(model: IndependentModel, numbering: Numbering) -> tuple[KernelPart, ...]:
-    """Put a model's kernels into the order of its nodes: values by rank, next values ascending by rank."""
-    parts = []
-    for component, kernel in enumerate(model.checked_kernels):
-        size, actions = model.sizes[component], model.kernel_num_actions(component)
-        order = rank = np.arange(size)
-        if isinstance(numbering, ProductNumbering):
-            order, rank = numbering.orders[component], numbering.ranks[component]
-        pairs = (order[:, None] * actions + np.arange(actions)).reshape(-1)  # in the order of ranks
-        counts = np.diff(kernel.offsets)[pairs]
-        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-        pair = np.repeat(np.arange(len(pairs)), counts)
-        origin = kernel.offsets[pairs][pair] + np.arange(len(pair)) - offsets[pair]
-        following = rank[kernel.next_state[origin]]
-        ordered = np.lexsort((following, pair))
-        probability = kernel.probability[origin][ordered]
-        classes, outcome_class = np.unique(probability, return_inverse=True)
-        parts.append(
-            KernelPart(
-                model.movers[component],
-                size,
-                actions,
-                offsets,
-                following[ordered].astype(np.int64),
-                probability,
-                outcome_class.reshape(-1).astype(np.int64),
-                classes,
-            )
-        )
-    return tuple(parts)
 
 
 class KernelRows:
