@@ -15,7 +15,7 @@ from omstore import PolicyTable, RolloutTables
 from omstore.compiled import as_input
 from omstore.errors import UsageError
 from trainer.adapter import GraphWorldModelAdapter
-from trainer.first_layer import add_rows
+from trainer.layers import add_rows, softmax_rows
 from trainer.models import OpponentMLP
 from trainer.torch_threads import one_torch_thread
 
@@ -29,6 +29,7 @@ BLOCK = 512
 another number of rows. 512 rows of 128 units stay in a core's cache."""
 
 _DEVICE_BLOCK = 1 << 15  # the same where a device has thousands of cores
+_FEW_ACTIONS = 8  # for more, torch's softmax is quicker
 _MASK_BYTES = 64 << 20
 
 
@@ -264,9 +265,13 @@ class PolicyTabulator:
 
 
 def _softmax(logits: Tensor, masks: ActionMasks, nodes: NDArray[np.int64], out: Tensor) -> None:
-    if masks.always:
+    illegal = None
+    if not masks.always:
+        illegal = torch.from_numpy(~masks.of(nodes))
+        logits = logits.masked_fill(illegal, -torch.inf)
+    if logits.shape[1] <= _FEW_ACTIONS:
+        softmax_rows(logits.numpy(), out.numpy())
+    else:
         torch.softmax(logits, 1, out=out)
-        return
-    illegal = torch.from_numpy(~masks.of(nodes))
-    torch.softmax(logits.masked_fill_(illegal, -torch.inf), 1, out=out)
-    out.masked_fill_(illegal, 0.0)  # where nothing is legal, these are no numbers
+    if illegal is not None:
+        out.masked_fill_(illegal, 0.0)  # where nothing is legal, these are no numbers

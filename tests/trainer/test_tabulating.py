@@ -13,7 +13,7 @@ import trainer.tables
 from omstore.errors import UsageError
 from tests.trainer.improvement_worlds import World, build_pursuit, build_random, policy, sharp
 from trainer.adapter import GraphWorldModelAdapter
-from trainer.first_layer import add_rows
+from trainer.layers import add_rows, softmax_rows
 from trainer.models import OpponentMLP
 from trainer.tables import PolicyTabulator, Side, table_bytes
 
@@ -68,6 +68,19 @@ def test_first_layer_adds_the_rows_of_set_bits(bits: float) -> None:
         for bit in np.flatnonzero(state):  # in this order, in float32
             total = total + weight[bit]
         np.testing.assert_array_equal(found, np.maximum(total, 0))
+
+
+def test_softmax_of_few_logits() -> None:
+    logits = np.random.default_rng(3).normal(size=(20, 5), scale=30).astype(np.float32)
+    logits[4, 1:4] = -np.inf
+    logits[5] = 1000.0
+    logits[6, 2] = np.nan
+    logits[7] = -np.inf
+    out = np.empty_like(logits)
+    softmax_rows(logits, out)
+    expected = torch.softmax(torch.from_numpy(logits).double(), 1).numpy()
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-37)
+    assert np.isnan(out[[6, 7]]).all()
 
 
 @pytest.mark.parametrize("side", SIDES)
