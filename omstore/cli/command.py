@@ -189,7 +189,7 @@ def _signals() -> Iterator[None]:
 @contextlib.contextmanager
 def _announced(session: Session) -> Iterator[None]:
     """Say so when kernels are being compiled."""
-    from omstore.cli.compiling import announce_compiling
+    from omstore.compiling import announce_compiling
 
     with announce_compiling(session.progress.message):
         yield

@@ -3,8 +3,8 @@
 import numba
 import pytest
 
-from omstore.cli import compiling
-from omstore.cli.compiling import announce_compiling
+from omstore import compiling
+from omstore.compiling import announce_compiling
 
 
 def slow_to_compile():

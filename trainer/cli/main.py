@@ -1,0 +1,101 @@
+"""The `omtrain` command and its exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from trainer.cli.command import report_error
+from trainer.cli.show import show_command
+from trainer.cli.train import train_command
+
+__all__ = ["main", "omtrain_command"]
+
+
+class _TrainUnlessNamed(click.Group):
+    """``omtrain EXPORT`` is short for ``omtrain train EXPORT``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
+            args = ["train", *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def _show_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    from importlib.metadata import version
+
+    click.echo(f"omtrain {version('omstore')}")
+    context.exit()
+
+
+@click.group(
+    cls=_TrainUnlessNamed,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="An EXPORT is a folder such as exports/pursuit/3, with a store in store/; what training makes goes to om/. "
+    "Results go to stdout, progress and messages to stderr. Exit code: 0 fine, 1 an error, 2 wrong usage, "
+    "130 Ctrl-C, 143 SIGTERM (both after a checkpoint was written).",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def omtrain_command() -> None:
+    """Train an opponent model that streams from a store.
+
+    `omtrain EXPORT` is short for `omtrain train EXPORT`.
+
+    \b
+    Examples:
+      omtrain exports/pursuit/3
+      omtrain exports/pursuit/3 --agent-root-state-samples 768000 --max-ram 512M
+      omtrain show exports/pursuit/3
+    """
+
+
+for _command in (train_command, show_command):
+    omtrain_command.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = omtrain_command.main(
+            None if arguments is None else list(arguments), prog_name="omtrain", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context is not None else "omtrain"
+        report_error(error.format_message(), f"See: {where} --help")
+        return error.exit_code
+    except click.Abort:
+        return 130
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,371 @@
+"""The settings of a training run: one dataclass, filled from Python, a TOML file or flags."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from omstore.errors import UsageError
+from omstore.memory import parse_bytes
+
+if TYPE_CHECKING:
+    from trainer.level0_training import Level0Config
+    from trainer.staircase import StaircaseConfig
+
+__all__ = ["Setting", "TrainConfig", "read_settings", "settings", "shown"]
+
+
+def _setting(default: Any, unit: str, sentence: str, *, decides: bool = True) -> Any:
+    return field(default=default, metadata={"unit": unit, "help": sentence, "decides": decides})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a run trains.
+
+    `settings` lists the fields, each with a sentence and a unit. A field marked as deciding nothing may differ
+    when a run goes on; any other must be what it was.
+
+    Raises
+    ------
+    UsageError
+        Naming a field whose value makes no sense.
+    """
+
+    focal_agent: str | None = _setting(
+        None,
+        "name or number",
+        "Agent that learns against the others; none: the one whose observations are the replay's states, else agent 0.",
+    )
+    representation: Literal["observation", "state"] = _setting(
+        "observation",
+        "word",
+        "What level 0 learns from: what the focal agent observed, or the replay's states.",
+    )
+    capacity: int | None = _setting(
+        None,
+        "transitions",
+        "Newest transitions of the replay to learn from and draw root states from; none: all.",
+    )
+    strict: bool = _setting(
+        True,
+        "yes or no",
+        "Refuse a replay with states that aren't in the graph; else no roots are drawn from them.",
+    )
+    store_version: str | None = _setting(
+        None, "version", "Version of the store, such as v000001; none: the live one when training began."
+    )
+    hidden: int = _setting(128, "units", "Units in each of the two hidden layers of every network.")
+    seed: int = _setting(0, "number", "Seed of all random numbers.")
+    level0_epochs: int = _setting(3, "epochs", "Times that level 0 uses every training transition.")
+    level0_batch: int = _setting(1024, "transitions", "Transitions of an update of level 0.")
+    level0_lr: float = _setting(
+        6e-3, "weight a step", "Step size of Adam for level 0 at first; it falls to 0."
+    )
+    level0_held_out: float = _setting(
+        0.02, "fraction", "Fraction of the transitions that level 0 never trains on, to evaluate it."
+    )
+    levels: int = _setting(2, "levels", "Levels of the team above level 0; two phases of the staircase each.")
+    agent_root_state_samples: int = _setting(100_000, "root states", "Root states of each agent phase.")
+    team_root_state_samples: int = _setting(100_000, "root states", "Root states of each team phase.")
+    batch: int = _setting(512, "root states", "Root states of an update of the staircase.")
+    n_rollouts: int = _setting(8, "rollouts", "Rollouts of each candidate action of a root state.")
+    horizon: int = _setting(10, "steps", "Steps of a rollout at most.")
+    discount: float = _setting(
+        0.95,
+        "factor a step",
+        "Factor by which a reward counts less for each step that it comes later, 0 to 1.",
+    )
+    temperature: float = _setting(
+        0.05,
+        "return",
+        "Difference of action values at which the soft target is e times as likely for the better one.",
+    )
+    entropy_coef: float = _setting(
+        0.005, "nats a nat", "Cross-entropy that a nat of the policy's entropy is worth."
+    )
+    lr: float = _setting(1e-3, "weight a step", "Step size of Adam in the staircase.")
+    candidate_actions: int | None = _setting(
+        None,
+        "actions",
+        "Actions evaluated at a root state at most, drawn from the legal ones; none: all legal.",
+    )
+    print_every: int = _setting(
+        1,
+        "root states",
+        "Root states between two refreshes of bar and metrics at least, a tenth of the phase where that is more; "
+        "0: no bar.",
+    )
+    legal_cache: int = _setting(
+        100_000, "nodes", "Nodes whose legal actions are kept in memory.", decides=False
+    )
+    device: Literal["auto", "cpu", "cuda"] = _setting(
+        "auto", "word", "Where networks run; auto: cuda where there is one.", decides=False
+    )
+    threads: int = _setting(2, "threads", "Threads for rollouts and policy tables.", decides=False)
+    max_ram: int = _setting(
+        512 << 20,
+        "bytes",
+        "Memory to stay under, such as 512M or 2G (units of 1024); policies are tabulated within it.",
+        decides=False,
+    )
+    checkpoint_updates: int = _setting(
+        1000, "updates", "Updates between two checkpoints at most.", decides=False
+    )
+    checkpoint_seconds: float = _setting(
+        60.0, "seconds", "Seconds between two checkpoints at most, to the next update.", decides=False
+    )
+    allow_model_import: bool = _setting(
+        False,
+        "yes or no",
+        "Import, and so execute, the model that a store with procedural rows names.",
+        decides=False,
+    )
+    tensorboard: bool = _setting(
+        False, "yes or no", "Write the metrics for TensorBoard too, into om/tensorboard.", decides=False
+    )
+
+    def __post_init__(self) -> None:
+        for each in settings():
+            object.__setattr__(self, each.name, each.coerce(getattr(self, each.name)))
+        for name in (
+            "hidden", "levels", "agent_root_state_samples", "team_root_state_samples", "level0_epochs",
+            "level0_batch", "batch", "n_rollouts", "horizon", "threads", "max_ram", "checkpoint_updates",
+        ):  # fmt: skip
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("capacity", "candidate_actions"):
+            self._check(name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1, or none")
+        for name in ("level0_lr", "lr", "temperature"):
+            self._check(name, 0 < getattr(self, name) < float("inf"), "above 0")
+        for name in ("print_every", "legal_cache", "checkpoint_seconds"):
+            self._check(name, getattr(self, name) >= 0, "at least 0")
+        self._check("entropy_coef", 0 <= self.entropy_coef < float("inf"), "at least 0")
+        self._check("level0_held_out", 0 <= self.level0_held_out < 1, "at least 0 and below 1")
+        self._check("discount", 0 <= self.discount <= 1, "from 0 to 1")
+        self._check("seed", 0 <= self.seed < 1 << 64, "from 0 to 2^64 - 1")
+
+    def _check(self, name: str, good: bool, what: str) -> None:
+        if not good:
+            raise UsageError(f"{name} is {what}, not {getattr(self, name)}")
+
+    @classmethod
+    def from_mapping(cls, *layers: Mapping[str, Any], where: str = "settings") -> TrainConfig:
+        """Make a config of settings by name; a later layer wins over an earlier one.
+
+        Raises
+        ------
+        UsageError
+            Naming a setting that there isn't, with the nearest one that there is; or a wrong value.
+        """
+        known = {each.name for each in settings()}
+        merged: dict[str, Any] = {}
+        for layer in layers:
+            for name, value in layer.items():
+                if name not in known:
+                    nearest = difflib.get_close_matches(name.replace("-", "_"), known, 1, cutoff=0.5)
+                    raise UsageError(
+                        f"{where}: there is no setting {name!r}",
+                        f"Did you mean {nearest[0]}?"
+                        if nearest
+                        else "`omtrain train --help` lists the settings.",
+                    )
+                merged[name] = value
+        return cls(**merged)
+
+    @classmethod
+    def load(cls, path: str | Path | None, **settings: Any) -> TrainConfig:
+        """Read a TOML file of settings, ``name = value`` on the top level; keyword arguments win over it.
+
+        Raises
+        ------
+        UsageError
+            If the file can't be read, isn't TOML, or names a setting that there isn't.
+        """
+        return cls.from_mapping({} if path is None else read_settings(path), settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all settings by name: what `from_mapping` takes, and what checkpoints hold."""
+        return asdict(self)
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings that results depend on."""
+        return {each.name: getattr(self, each.name) for each in settings() if each.decides}
+
+    def differences(self, earlier: Mapping[str, Any]) -> list[str]:
+        """Say in which settings that results depend on this differs from an earlier config's `to_dict`.
+
+        Returns
+        -------
+        list of str
+            Such as ``"lr was 0.001, and is 0.01 now"``.
+        """
+        return [
+            f"{name} was {shown(earlier.get(name, 'unknown'))}, and is {shown(value)} now"
+            for name, value in self.deciding().items()
+            if name not in earlier or earlier[name] != value
+        ]
+
+    def level0(self) -> Level0Config:
+        """Return how level 0 is trained."""
+        from trainer.level0_training import Level0Config
+
+        return Level0Config(
+            epochs=self.level0_epochs,
+            batch=self.level0_batch,
+            lr=self.level0_lr,
+            held_out=self.level0_held_out,
+            seed=self.seed,
+        )
+
+    def staircase(self) -> StaircaseConfig:
+        """Return how the staircase is trained."""
+        from trainer.improvement import SoftRolloutPIConfig
+        from trainer.staircase import StaircaseConfig
+
+        improvement = SoftRolloutPIConfig(
+            batch=self.batch,
+            n_rollouts=self.n_rollouts,
+            horizon=self.horizon,
+            discount=self.discount,
+            temperature=self.temperature,
+            entropy_coef=self.entropy_coef,
+            lr=self.lr,
+            candidate_actions=self.candidate_actions,
+            print_every=self.print_every,
+            seed=self.seed,
+        )
+        return StaircaseConfig(
+            self.levels, self.agent_root_state_samples, self.team_root_state_samples, improvement
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of `TrainConfig`.
+
+    Attributes
+    ----------
+    name : str
+    kind : type
+        int, float, bool or str.
+    choices : tuple of str
+        Where only some words are allowed; else empty.
+    optional : bool
+        Whether it may be None, written ``none`` in files and flags.
+    default : object
+    unit, help : str
+    decides : bool
+        Whether results depend on it.
+    """
+
+    name: str
+    kind: type
+    choices: tuple[str, ...]
+    optional: bool
+    default: Any
+    unit: str
+    help: str
+    decides: bool
+
+    @property
+    def flag(self) -> str:
+        """Such as ``--agent-root-state-samples``."""
+        return "--" + self.name.replace("_", "-")
+
+    def coerce(self, value: Any) -> Any:
+        """Return a value as this setting keeps it, from one given in Python, a file or a flag.
+
+        Raises
+        ------
+        UsageError
+            If it isn't of the setting's kind.
+        """
+        if self.optional and (value is None or value == "none"):
+            return None
+        good = self._coerced(value)
+        if good is None or (self.choices and good not in self.choices):
+            raise UsageError(f"{self.name} is {self._wanted()}, not {value!r}")
+        return good
+
+    def _coerced(self, value: Any) -> Any:
+        if self.name == "max_ram":
+            return (
+                parse_bytes(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+            )
+        if self.name == "focal_agent" and isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, self.kind) and (self.kind is bool or not isinstance(value, bool)):
+            return value
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if self.kind in (int, float) and isinstance(value, str):
+            try:
+                return self.kind(value.replace("_", ""))
+            except ValueError:
+                return None
+        return None
+
+    def _wanted(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        return kinds[self.kind] + (", or none" if self.optional else "")
+
+
+@cache
+def settings() -> tuple[Setting, ...]:
+    """Return the fields of `TrainConfig` in their order."""
+    hints = typing.get_type_hints(TrainConfig)
+    made = []
+    for each in fields(TrainConfig):
+        hint = hints[each.name]
+        optional = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        if optional:
+            hint = next(part for part in typing.get_args(hint) if part is not type(None))
+        choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+        made.append(
+            Setting(
+                each.name,
+                str if choices else hint,
+                choices,
+                optional,
+                each.default,
+                each.metadata["unit"],
+                each.metadata["help"],
+                each.metadata["decides"],
+            )
+        )
+    return tuple(made)
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """Read settings by name from a TOML file.
+
+    Raises
+    ------
+    UsageError
+        If the file can't be read, isn't TOML, or names a setting that there isn't.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            found = tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}", "Give --config a TOML file.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} isn't TOML: {error}", "Write a setting a line, such as: lr = 0.001"
+        ) from error
+    TrainConfig.from_mapping(found, where=str(path))
+    return found
+
+
+def shown(value: Any) -> str:
+    """Write a setting's value for people."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
