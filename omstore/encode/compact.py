@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from omstore.encode.choose import check_encoding
-from omstore.encode.encode import EncodedRows, RowsToEncode, encode_rows
+from omstore.encode.encode import encode_rows
+from omstore.encode.rows_to_encode import EncodedRows, RowsToEncode
 from omstore.errors import CorruptStoreError, UsageError
 from omstore.format.durable import digest_file
 from omstore.format.manifest import SCHEMA_VERSION, TOOL_VERSION, Manifest

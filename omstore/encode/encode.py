@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,94 +28,27 @@ from omstore.encode.forecast import (
 )
 from omstore.encode.hoist import Hoisted, hoist
 from omstore.encode.recoded import RecodedRows
+from omstore.encode.rows_to_encode import EncodedRows, RowsToEncode
 from omstore.encode.speeds import Speed, measure_speeds
 from omstore.encode.survey import survey_rows
 from omstore.encode.value_proof import prove_values
 from omstore.errors import UsageError
 from omstore.format.hot import map_hot
-from omstore.format.states import StateCodec
 from omstore.memory import DEFAULT_BUDGET
 from omstore.progress import Progress, silent
 from omstore.publish.scratch import ScratchArrays
 from omstore.publish.staging import Staging
 from omstore.read.attributes import Attribute
-from omstore.rows import GraphSize, Probabilities, RowEncoding, open_rows, row_writer
+from omstore.rows import GraphSize, Probabilities, open_rows, row_writer
 from omstore.rows.dictionary_writer import write_dictionary
 from omstore.rows.factored import Factoring
 from omstore.rows.factored_writer import write_factored
 from omstore.rows.proof import prove
 from omstore.rows.ranges import chunk_rows
 
-__all__ = ["EncodedRows", "RowsToEncode", "encode_rows"]
+__all__ = ["encode_rows"]
 
 Ticker = Callable[[int], object]
-
-
-@dataclass(frozen=True)
-class RowsToEncode:
-    """A graph's rows, and what its edges carry.
-
-    Attributes
-    ----------
-    source : RowEncoding
-        Swept several times, by several threads.
-    attributes : sequence of Attribute
-        Of the edges, probability included. Those at level ``outcome`` have a value for each of the source's
-        codes, and are sorted as one table.
-    packed : (N, Wb) uint8
-        The sorted packed states.
-    codec : StateCodec
-    num_actions : sequence of int
-        Of each agent.
-    factoring : Factoring, optional
-        Where it is known, as for a model of independent agents; by default one is looked for.
-    exceptional_nodes : (m,) int64, optional
-        With `factoring`: the nodes whose rows don't factor, where they are known too.
-    hoist : bool
-        Whether to look for attributes of outcomes that are functions of nodes.
-    staged : ScratchArrays, optional
-        Where the source itself lies as csr, under ``rows/``: moved into the version where csr is chosen.
-    """
-
-    source: RowEncoding
-    attributes: Sequence[Attribute]
-    packed: NDArray[np.uint8]
-    codec: StateCodec
-    num_actions: Sequence[int]
-    factoring: Factoring | None = None
-    exceptional_nodes: NDArray[np.int64] | None = None
-    hoist: bool = True
-    staged: ScratchArrays | None = None
-
-
-@dataclass
-class EncodedRows:
-    """What `encode_rows` wrote, or would write.
-
-    Attributes
-    ----------
-    rows : dict
-        ``manifest.rows``: encoding, reason, proof; empty for a dry run.
-    attributes : dict
-        ``manifest.attributes``; empty for a dry run.
-    levels : dict of str to str
-        The level of each attribute.
-    size : GraphSize
-    encoding, reason : str
-    forecasts : tuple of Forecast
-    proof : dict
-        Rows and edges compared with the source, and the largest difference of a probability in ulp; empty
-        where the source itself was taken.
-    """
-
-    rows: dict[str, Any]
-    attributes: dict[str, dict[str, Any]]
-    levels: dict[str, str]
-    size: GraphSize
-    encoding: str
-    reason: str
-    forecasts: tuple[Forecast, ...]
-    proof: dict[str, Any] = field(default_factory=dict)
 
 
 def encode_rows(

@@ -18,8 +18,9 @@ from omstore.encode.forecast import (
     forecast_dictionary,
     forecast_factored,
 )
+from omstore.encode.growth import Growth
 from omstore.encode.sampling import SAMPLED_EDGES, sample_nodes
-from omstore.encode.survey import Growth, survey_rows
+from omstore.encode.survey import survey_rows
 from omstore.errors import DiskFullError, MemoryBudgetError, UsageError
 from omstore.publish.scratch import ScratchArrays
 from omstore.rows import CsrRows, GraphSize, RowEncoding, row_writer
@@ -196,7 +197,7 @@ def test_too_many_patterns_grow_in_proportion(tmp_path: Path, monkeypatch: pytes
     rows = CsrRows(
         size, None, np.sort(rng.integers(0, 2000, (8000, 5)), axis=1).reshape(-1).astype(np.uint32), None, 5
     )
-    monkeypatch.setattr("omstore.encode.survey.PATTERN_MEMORY", 300_000)
+    monkeypatch.setattr("omstore.encode.growth.PATTERN_MEMORY", 300_000)
     survey = survey_rows(rows, tmp_path / "survey")
     assert survey.pattern_share < 1
     forecast = forecast_dictionary(survey, None)
