@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,13 +183,13 @@ def save_stack(
     level0, training : dict
         What training came to: numbers by name.
     """
-    document = {
+    described = {
         "format": FORMAT,
         "schema": SCHEMA,
-        "agents": list(store.manifest.agents),
-        "num_actions": [int(count) for count in store.manifest.num_actions],
+        "agents": store.manifest.agents,
+        "num_actions": store.manifest.num_actions,
         "focal_agent": focal_agent,
-        "team": [agent for i, agent in enumerate(store.manifest.agents) if i != focal_agent],
+        "team": [name for i, name in enumerate(store.manifest.agents) if i != focal_agent],
         "num_team_actions": opponent.num_actions,
         "state_width": opponent.state_width,
         "levels": opponent.num_levels,
@@ -196,6 +197,10 @@ def save_stack(
         "store": store_identity(store),
         "level0": level0,
         "training": training,
+    }
+    document = {
+        # Pickles tell equal strings from the same one, which depends on whether the run was resumed: all are made anew.
+        **json.loads(json.dumps(described, allow_nan=False)),
         "layers": [_on_cpu(opponent.level(level)) for level in range(opponent.num_levels)],
         "agent": _on_cpu(agent),
     }

@@ -60,7 +60,10 @@ class TrainConfig:
         "Refuse a replay with states that aren't in the graph; else no roots are drawn from them.",
     )
     store_version: str | None = _setting(
-        None, "version", "Version of the store, such as v000001; none: the live one when training began."
+        None,
+        "version",
+        "Version of the store, such as v000001; none: the live one when training began.",
+        decides=False,  # the store itself is compared
     )
     hidden: int = _setting(128, "units", "Units in each of the two hidden layers of every network.")
     seed: int = _setting(0, "number", "Seed of all random numbers.")

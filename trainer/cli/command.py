@@ -33,7 +33,7 @@ class Session:
         Results as JSON; no progress and no messages; tracebacks.
     stop : Stop
         Told of signals.
-    interrupted_note : str
+    interrupted_note : callable
         Says how to go on after an interruption.
     """
 
@@ -41,7 +41,7 @@ class Session:
     quiet: bool = False
     debug: bool = False
     stop: Stop = field(default_factory=Stop)
-    interrupted_note: str = "nothing was changed"
+    interrupted_note: Callable[[], str] = lambda: "nothing was changed"
 
     @functools.cached_property
     def progress(self) -> Progress:
@@ -116,7 +116,7 @@ def _guarded(session: Session, body: Callable[[], Any]) -> int:
         if session.debug:
             traceback.print_exc()
         number = error.number if isinstance(error, Interrupted) else signal.SIGINT
-        click.echo(f"stopped by {NAMES[signal.Signals(number)]}: {session.interrupted_note}", err=True)
+        click.echo(f"stopped by {NAMES[signal.Signals(number)]}: {session.interrupted_note()}", err=True)
         return 128 + number
     except Exception as error:
         if session.debug:

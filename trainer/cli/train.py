@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,12 +68,10 @@ def train_command(session: Session, export: str, config: str | None, fresh: bool
     given = {name: value for name, value in flags.items() if value is not None}
     chosen = TrainConfig.from_mapping({} if config is None else read_settings(config), given, where="flags")
     again = shlex.join(["omtrain", export, *(["--config", config] if config else []), *_as_flags(given)])
-    session.interrupted_note = f"nothing was trained yet; to train: {again}"
-
+    session.interrupted_note = lambda: _going_on(Path(export), again)
     from omstore.compiling import announce_compiling
     from trainer.run import train
 
-    session.interrupted_note = f"go on from the last checkpoint with: {again}"
     with announce_compiling(session.progress.message):
         report = train(
             export,
@@ -85,6 +84,12 @@ def train_command(session: Session, export: str, config: str | None, fresh: bool
     if report.rank == 0:
         session.emit(asdict(report), lambda: _write(report))
     return 0
+
+
+def _going_on(export: Path, again: str) -> str:
+    if any((export / "om" / "checkpoints").glob("checkpoint-*.pt")):
+        return f"go on from the last checkpoint with: {again}"
+    return f"there is no checkpoint yet; begin with: {again}"
 
 
 def _as_flags(given: dict[str, Any]) -> list[str]:
