@@ -11,7 +11,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
 	touch $(STAMP)
 
-## demo: the environment, a real conversion of the sample export, its statistics
+## demo: the environment, a real conversion of the sample export, its statistics, a short training
 demo: $(STAMP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/demo.sh
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omstore.build import BuildOptions, BuildReport, GraphWriter, create
     from omstore.format.manifest import Manifest
+    from omstore.memory import PeakMemory
     from omstore.model import IndependentModel, Kernel, Outcomes, TransitionModel, load_model
     from omstore.read import (
         Attribute,
@@ -36,6 +37,7 @@ __all__ = [
     "Kernel",
     "Manifest",
     "Outcomes",
+    "PeakMemory",
     "PolicyTable",
     "Replay",
     "RolloutState",
@@ -56,6 +58,7 @@ __all__ = [
 
 _ELSEWHERE = {
     "Manifest": ("omstore.format.manifest", "Manifest"),
+    "PeakMemory": ("omstore.memory", "PeakMemory"),
     "open": ("omstore.read", "open_store"),
     # not the function `build`: importing the package of that name sets the attribute to itself
     **{name: ("omstore.build", name) for name in ("BuildOptions", "BuildReport", "GraphWriter", "create")},

@@ -37,4 +37,5 @@ bench bench_lookup.py --build-50m
 bench bench_rows.py
 bench bench_open.py
 bench bench_kill.py
+bench bench_resume.py
 exit $status
