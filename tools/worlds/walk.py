@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,8 +57,11 @@ def joint_behaviour(world: World, table: Floats, nodes: Ints) -> Floats:
     return np.asarray(joint / joint.sum(axis=1, keepdims=True))
 
 
-def walk(world: World, length: int, table: Floats, rng: np.random.Generator) -> Walk:
-    """Walk `length` steps in all, restarting in a random node that isn't absorbing after every ``done``.
+def walk(
+    world: World, length: int, table: Floats | Callable[[Ints], Floats], rng: np.random.Generator
+) -> Walk:
+    """Walk `length` steps in all by a behaviour table, or by what gives (B, A) probabilities of joint actions for (B,)
+    nodes; restarting in a random node that isn't absorbing after every ``done``.
 
     Several walkers go side by side, so that a million steps take seconds; the transitions of a walker stay
     together.
@@ -70,7 +74,8 @@ def walk(world: World, length: int, table: Floats, rng: np.random.Generator) -> 
     done = np.empty((walkers, steps), np.bool_)
     current = _starts(world, walkers, rng)
     for step in range(steps):
-        chosen = _draw(joint_behaviour(world, table, current), rng)
+        joint = table(current) if callable(table) else joint_behaviour(world, table, current)
+        chosen = _draw(joint, rng)
         rows = world.successors(current, chosen)
         # one successor a row: the first whose running sum passes a uniform number
         before = np.cumsum(rows.probability) - rows.probability
