@@ -16,6 +16,7 @@ __all__ = [
     "MemoryBudgetError",
     "ModelError",
     "ModelImportError",
+    "ModelNotFoundError",
     "NotFactoredError",
     "OmstoreError",
     "ProofError",
@@ -72,6 +73,12 @@ class MemoryBudgetError(OmstoreError, MemoryError):
 
 class ModelError(OmstoreError, ValueError):
     """A transition model can't be loaded, or answers what no transition model may; names state and action."""
+
+
+class ModelNotFoundError(ModelError):
+    """There is no transition model of this name, or it doesn't take these parameters."""
+
+    exit_code = 2
 
 
 class ModelImportError(OmstoreError, PermissionError):

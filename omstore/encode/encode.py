@@ -32,7 +32,7 @@ from omstore.encode.rows_to_encode import EncodedRows, RowsToEncode
 from omstore.encode.speeds import Speed, measure_speeds
 from omstore.encode.survey import survey_rows
 from omstore.encode.value_proof import prove_values
-from omstore.errors import UsageError
+from omstore.errors import DiskFullError, MemoryBudgetError, UsageError
 from omstore.format.hot import map_hot
 from omstore.memory import DEFAULT_BUDGET
 from omstore.progress import Progress, silent
@@ -239,7 +239,16 @@ class _Encoding:
             adopted = self.choice.encoding == "csr" and self.given.staged is not None
             rest = other_bytes + attribute_bytes(self.attributes)
             if not adopted:
-                check_fits(forecast, self.forecasts, self.staging.path, self.budget, other_bytes=rest)
+                self._check_fits(forecast, rest)
+
+    def _check_fits(self, forecast: Forecast, other_bytes: int) -> None:
+        try:
+            check_fits(forecast, self.forecasts, self.staging.store, self.budget, other_bytes=other_bytes)
+        except (DiskFullError, MemoryBudgetError):
+            if len(self.forecasts) > 1:
+                raise
+            self.forecast(set(ENCODINGS))  # only what was asked for was looked at: which would fit?
+            check_fits(forecast, self.forecasts, self.staging.store, self.budget, other_bytes=other_bytes)
 
     # ---- writing
 

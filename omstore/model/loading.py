@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from omstore.errors import ModelError, OmstoreError
+from omstore.errors import ModelError, ModelNotFoundError, OmstoreError
 from omstore.model.checks import checked_model
 from omstore.model.protocol import ModelOrigin, TransitionModel
 from omstore.model.pursuit import Pursuit
@@ -42,15 +42,17 @@ def load_model(name: str, parameters: Mapping[str, Any] | None = None) -> Transi
 
     Raises
     ------
+    ModelNotFoundError
+        If there is no such model, or it doesn't take the parameters.
     ModelError
-        If there is no such model, it doesn't take the parameters, or what it gives is no transition model.
+        If it can't be imported or made, or what it gives is no transition model.
     """
     parameters = dict(parameters or {})
     factory = BUILT_IN.get(name) or _imported(name)
     try:
         inspect.signature(factory).bind(**parameters)
     except TypeError as error:
-        raise ModelError(
+        raise ModelNotFoundError(
             f"the model {name} doesn't take these parameters: {error}",
             f"It takes: {_takes(factory)}.",
         ) from error
@@ -85,7 +87,7 @@ def _absolute(name: str) -> str:
 def _imported(name: str) -> Callable[..., Any]:
     module_name, colon, attribute = name.rpartition(":")
     if not colon or not module_name or not attribute:
-        raise ModelError(f"there is no model {name!r}", _WAYS)
+        raise ModelNotFoundError(f"there is no model {name!r}", _WAYS)
     module = _file_module(Path(module_name)) if module_name.endswith(".py") else _module(module_name)
     value: Any = module
     for part in attribute.split("."):
@@ -93,7 +95,7 @@ def _imported(name: str) -> Callable[..., Any]:
     if not callable(value):
         there = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, TransitionModel)]
         own = ", ".join(n for n in there if n not in ("TransitionModel", "IndependentModel"))
-        raise ModelError(
+        raise ModelNotFoundError(
             f"{module_name} has no {attribute} that could be called", f"It has: {own}." if own else _WAYS
         )
     found: Callable[..., Any] = value
@@ -105,7 +107,7 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ModelError(
+            raise ModelNotFoundError(
                 f"there is no module {name}",
                 f"Run from the folder it is in, set PYTHONPATH, or give the file: path/to/{name}.py:factory.",
             ) from error
@@ -117,7 +119,7 @@ def _module(name: str) -> Any:
 def _file_module(path: Path) -> Any:
     path = path.absolute()
     if not path.is_file():
-        raise ModelError(f"there is no file {path}", _WAYS)
+        raise ModelNotFoundError(f"there is no file {path}", _WAYS)
     name = f"omstore_model_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):

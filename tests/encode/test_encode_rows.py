@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from omstore.encode import ENCODINGS, EncodedRows, RowsToEncode, encode_rows
-from omstore.errors import MemoryBudgetError, ProofError, UsageError
+from omstore.errors import DiskFullError, MemoryBudgetError, ProofError, UsageError
 from omstore.format.manifest import Counts, Manifest
 from omstore.format.states import StateCodec
 from omstore.index import build_index
@@ -177,6 +178,17 @@ def test_rows_that_differ_from_the_source_are_not_published(
     monkeypatch.setattr(module, "write_dictionary", careless)
     with pytest.raises(ProofError, match="row"):
         publish(tmp_path, pursuit.given, "dictionary")
+    assert not list((tmp_path / "store").glob("v*"))
+
+
+def test_what_does_not_fit_names_the_encoding_that_does(
+    pursuit: Enumerated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = SimpleNamespace(total=1 << 30, used=0, free=300_000)
+    monkeypatch.setattr("omstore.encode.choose.shutil.disk_usage", lambda folder: free)
+    with pytest.raises(DiskFullError, match=r"as csr, and .* has 293 KiB left") as caught:
+        publish(tmp_path, pursuit.given, "csr")
+    assert "--rows csr-compressed, predicted" in caught.value.hint
     assert not list((tmp_path / "store").glob("v*"))
 
 
