@@ -8,7 +8,7 @@ import numpy as np
 
 from omstore.compiled import kernel
 
-__all__ = ["action_backup", "best_backup", "policy_backup", "row_backup"]
+__all__ = ["action_backup", "best_backup", "joint_backup", "policy_backup", "push", "row_backup"]
 
 
 @kernel
@@ -21,6 +21,7 @@ def row_backup(
     weights: Any,
     values: Any,
     discount: Any,
+    ends: Any,
     out: Any,
 ) -> None:
     """Write the expected return of each row: sum of p * (weighted reward + discount * value of the next node).
@@ -29,10 +30,12 @@ def row_backup(
     ----------
     offsets : (rows + 1,) int64
     next_node, probability, reward, done : (E,), (E, agents) int64, float64, float64, bool
-        After an edge that is done nothing follows.
     weights : (agents,) float64
+        Empty: no reward counts.
     values : (N,) float64
     discount : float
+    ends : bool
+        Whether nothing follows an edge that is done.
     out : (rows,) float64
     """
     agents = weights.size
@@ -42,7 +45,7 @@ def row_backup(
             gain = 0.0
             for agent in range(agents):
                 gain += weights[agent] * reward[edge, agent]
-            if not done[edge]:
+            if not (ends and done[edge]):
                 gain += discount * values[next_node[edge]]
             total += probability[edge] * gain
         out[row] = total
@@ -152,3 +155,80 @@ def action_backup(rows: Any, offsets: Any, other: Any, own_joint: Any, other_joi
                 out[node, a] = everything / legal
             else:
                 out[node, a] = np.nan
+
+
+@kernel
+def joint_backup(rows: Any, offsets: Any, num_joint: Any, most: Any, out: Any) -> None:
+    """Write the value of the best legal joint action of each node, the most or the least; 0 where none is legal.
+
+    Parameters
+    ----------
+    rows, offsets
+        As for `policy_backup`.
+    num_joint : int
+    most : bool
+    out : (n,) float64
+    """
+    for node in range(out.size):
+        found, best = False, 0.0
+        for row in range(node * num_joint, (node + 1) * num_joint):
+            if offsets[row] < offsets[row + 1]:
+                value = rows[row]
+                if not found or (value > best if most else value < best):
+                    found, best = True, value
+        out[node] = best
+
+
+@kernel
+def push(
+    offsets: Any,
+    next_node: Any,
+    probability: Any,
+    done: Any,
+    own: Any,
+    other: Any,
+    own_joint: Any,
+    other_joint: Any,
+    mass: Any,
+    visited: Any,
+    going_on: Any,
+) -> None:
+    """Move the mass on nodes along their edges, actions being played as in `policy_backup`.
+
+    Parameters
+    ----------
+    offsets, next_node, probability, done
+        As for `row_backup`.
+    own, other, own_joint, other_joint
+        As for `policy_backup`.
+    mass : (n,) float64
+        On each node of the chunk.
+    visited, going_on : (N,) float64
+        Added to: mass that comes, and that of it which came by edges that aren't done.
+    """
+    num_joint = own_joint.size * other_joint.size
+    for node in range(mass.size):
+        if mass[node] == 0.0:
+            continue
+        first = node * num_joint
+        total, legal = 0.0, 0
+        for a in range(own_joint.size):
+            for o in range(other_joint.size):
+                row = first + own_joint[a] + other_joint[o]
+                if offsets[row] < offsets[row + 1]:
+                    total += own[node, a] * other[node, o]
+                    legal += 1
+        if legal == 0:
+            continue
+        for a in range(own_joint.size):
+            for o in range(other_joint.size):
+                row = first + own_joint[a] + other_joint[o]
+                weight = own[node, a] * other[node, o] / total if total > 0.0 else 1.0 / legal
+                weight *= mass[node]
+                if weight == 0.0:
+                    continue
+                for edge in range(offsets[row], offsets[row + 1]):
+                    moved = weight * probability[edge]
+                    visited[next_node[edge]] += moved
+                    if not done[edge]:
+                        going_on[next_node[edge]] += moved

@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 import omstore
-from omstore import PolicyTable
 from omstore.compiled import as_input
 from omstore.errors import UsageError
-from omstore.rollout import Sides
-from trainer.exact.kernels import action_backup, best_backup, policy_backup, row_backup
+from trainer.exact.kernels import action_backup
 from trainer.exact.problems import Policy, Problem, Solution
+from trainer.exact.steps import OTHER, Chunk, Step, Steps, part
 from trainer.joint_actions import find_agent
 from trainer.tables import Side
 
 __all__ = ["ExactModel"]
 
-_CHUNK_EDGES = 1 << 17
-"""Edges read at a time, about: 7 MB. Fewer take more calls, more don't stay in cache."""
-
 _MOST_SWEEPS = 100_000
-
-_OTHER: dict[Side, Side] = {"agent": "team", "team": "agent"}
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Consecutive nodes of a sweep."""
-
-    nodes: slice
-    offsets: NDArray[np.int64]
-    next_node: NDArray[np.int64]
-    probability: NDArray[np.float64]
-    reward: NDArray[np.float64]
-    done: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, chunk: omstore.SweepChunk, num_joint_actions: int) -> _Chunk:
-        found = chunk.successors
-        node, rest = divmod(chunk.first_row, num_joint_actions)
-        count, more = divmod(len(found.offsets) - 1, num_joint_actions)
-        assert rest == more == 0  # chunks of as many rows as were asked for
-        return cls(
-            slice(node, node + count),
-            as_input(found.offsets, np.int64),
-            as_input(found.next_node, np.int64),
-            as_input(found.probability, np.float64),
-            as_input(found.reward, np.float64),
-            as_input(found.done, np.bool_),
-        )
 
 
 class ExactModel:
@@ -85,17 +50,11 @@ class ExactModel:
         self.graph = graph
         self.focal_agent = find_agent(graph.agents, focal_agent)
         self.threads = threads
-        sides = Sides.of(graph.num_actions, [self.focal_agent])
-        self._joint: dict[Side, NDArray[np.int32]] = {
-            "agent": sides.learner_joint,
-            "team": sides.other_joint,
-        }
-        edges_of_node = max(graph.num_joint_actions, graph.num_edges // max(1, graph.num_nodes))
-        self._nodes_at_a_time = max(1, _CHUNK_EDGES // edges_of_node)
+        self.steps = Steps(graph, self.focal_agent, threads)
 
     def num_actions(self, side: Side) -> int:
         """Return how many actions a side has."""
-        return len(self._joint[side])
+        return len(self.steps.joint[side])
 
     def uniform(self, side: Side) -> NDArray[np.float64]:
         """Return the policy that plays every action alike, (N, actions); takes no memory."""
@@ -109,7 +68,7 @@ class ExactModel:
         *,
         horizon: int | None,
         discount: float,
-        reward: Side = "agent",
+        reward: Side | int = "agent",
         tolerance: float = 1e-9,
     ) -> Solution:
         """Return the values of two policies; see `solve`."""
@@ -155,17 +114,19 @@ class ExactModel:
         if horizon > 1:
             values = self.solve([problem], horizon=horizon - 1, discount=discount)[0].values
         result = np.empty((self.graph.num_nodes, self.num_actions(side)))
-        other = _OTHER[side]
-        policy = self._checked(team if side == "agent" else agent, other)
+        other = OTHER[side]
+        policy = self.steps.checked(team if side == "agent" else agent, other)
+        step = Step(side, None, None, self._weights(side), discount)
+        joint = self.steps.joint
 
-        def back_up(chunk: _Chunk) -> None:
-            rows = self._rows(chunk, self._weights(side), values, discount)
-            action_backup(
-                rows, chunk.offsets, _part(policy, chunk.nodes), self._joint[side], self._joint[other],
-                result[chunk.nodes],
-            )  # fmt: skip
+        def back_up(chunk: Chunk) -> None:
+            rows = np.empty(len(chunk.offsets) - 1)
+            self.steps.back_up_rows(step, chunk, values, rows)
+            known = part(policy, chunk.nodes)
+            rows = as_input(rows, np.float64)
+            action_backup(rows, chunk.offsets, known, joint[side], joint[other], result[chunk.nodes])
 
-        self._sweep(back_up)
+        self.steps.sweep(back_up)
         return result
 
     def solve(
@@ -202,22 +163,12 @@ class ExactModel:
         if horizon is None and (not discount < 1 or not tolerance > 0):
             raise UsageError(f"without an end discount is below 1, not {discount}, and tolerance above 0")
         nodes = self.graph.num_nodes
-        policies = [
-            {side: self._checked(policy, side) for side, policy in _sides(problem) if policy is not None}
-            for problem in problems
-        ]
+        steps = [self._step(problem, discount) for problem in problems]
         actions = [None if problem.responds is None else np.empty(nodes, np.int64) for problem in problems]
-        weights = [self._weights(problem.counted) for problem in problems]
         before, after = np.zeros((2, len(problems), nodes))
         error, sweeps = 0.0, 0
-
-        def back_up(chunk: _Chunk) -> None:
-            for k, problem in enumerate(problems):
-                rows = self._rows(chunk, weights[k], before[k], discount)
-                self._back_up(problem, policies[k], chunk, rows, after[k], actions[k])
-
         while sweeps < (_MOST_SWEEPS if horizon is None else horizon):
-            self._sweep(back_up)
+            self.steps.back_up(steps, before, after, actions)
             sweeps += 1
             if horizon is None:
                 change = float(np.abs(after - before).max(initial=0.0))
@@ -232,62 +183,20 @@ class ExactModel:
 
     # Inside
 
-    def _back_up(
-        self,
-        problem: Problem,
-        policies: dict[Side, Policy],
-        chunk: _Chunk,
-        rows: NDArray[np.float64],
-        values: NDArray[np.float64],
-        actions: NDArray[np.int64] | None,
-    ) -> None:
-        responds = problem.responds
-        if responds is None:
-            own, other = (_part(policies[side], chunk.nodes) for side in ("agent", "team"))
-            joint = self._joint["agent"], self._joint["team"]
-            policy_backup(rows, chunk.offsets, own, other, *joint, values[chunk.nodes])
-            return
-        assert actions is not None
-        joint = self._joint[responds], self._joint[_OTHER[responds]]
-        other = _part(policies[_OTHER[responds]], chunk.nodes)
-        best_backup(rows, chunk.offsets, other, *joint, values[chunk.nodes], actions[chunk.nodes])
-
-    def _rows(
-        self, chunk: _Chunk, weights: NDArray[np.float64], values: NDArray[np.float64], discount: float
-    ) -> NDArray[np.float64]:
-        rows = np.empty(len(chunk.offsets) - 1)
-        row_backup(
-            chunk.offsets,
-            chunk.next_node,
-            chunk.probability,
-            chunk.reward,
-            chunk.done,
-            weights,
-            as_input(values, np.float64),
-            float(discount),
-            rows,
+    def _step(self, problem: Problem, discount: float) -> Step:
+        agent, team = (
+            None if policy is None else self.steps.checked(policy, side) for side, policy in _sides(problem)
         )
-        return as_input(rows, np.float64)
+        return Step(problem.responds or "policies", agent, team, self._weights(problem.counted), discount)
 
-    def _sweep(self, back_up: Callable[[_Chunk], None]) -> None:
-        """Give all nodes to `back_up`, a chunk at a time; each thread goes through a part of its own."""
-        joint = self.graph.num_joint_actions
-        bounds = np.linspace(0, self.graph.num_nodes, self.threads + 1).astype(np.int64).tolist()
-
-        def run(first: int, last: int) -> None:
-            rows = self._nodes_at_a_time * joint
-            for chunk in self.graph.sweep(rows, start_node=first, stop_node=last):
-                back_up(_Chunk.of(chunk, joint))
-
-        if self.threads == 1:
-            run(0, self.graph.num_nodes)
-            return
-        with ThreadPoolExecutor(self.threads) as executor:
-            list(executor.map(run, bounds[:-1], bounds[1:]))
-
-    def _weights(self, side: Side) -> NDArray[np.float64]:
+    def _weights(self, side: Side | int) -> NDArray[np.float64]:
         """Return how much each agent's reward counts."""
         weights = np.zeros(len(self.graph.agents))
+        if isinstance(side, int):
+            if not 0 <= side < len(weights):
+                raise UsageError(f"there is no agent {side}: there are {len(weights)}")
+            weights[side] = 1.0
+            return as_input(weights, np.float64)
         if side == "agent":
             weights[self.focal_agent] = 1.0
         else:
@@ -295,30 +204,9 @@ class ExactModel:
             weights[self.focal_agent] = 0.0
         return as_input(weights, np.float64)
 
-    def _checked(self, policy: Policy, side: Side) -> Policy:
-        shape = (self.graph.num_nodes, self.num_actions(side))
-        if isinstance(policy, PolicyTable):
-            if not policy.everywhere or (policy.num_rows, policy.num_actions) != shape:
-                raise UsageError(
-                    f"the {side}'s table has {policy.num_rows} rows of {policy.num_actions} actions; exact values "
-                    f"take one of all {shape[0]:,} nodes and {shape[1]} actions"
-                )
-            return policy
-        if policy.shape != shape or policy.dtype.kind != "f":
-            raise UsageError(
-                f"the {side}'s policy is {policy.dtype} of shape {policy.shape}; exact values take floats of {shape}"
-            )
-        return policy
-
 
 def _sides(problem: Problem) -> tuple[tuple[Side, Policy | None], tuple[Side, Policy | None]]:
     return ("agent", problem.agent), ("team", problem.team)
-
-
-def _part(policy: Policy, nodes: slice) -> NDArray[np.float64]:
-    """Return the probabilities of some nodes, (n, actions)."""
-    part = policy.probabilities(nodes) if isinstance(policy, PolicyTable) else policy[nodes]
-    return as_input(part, np.float64)
 
 
 def _check(horizon: int | None, discount: float) -> None:

@@ -27,14 +27,14 @@ class Problem:
     ----------
     agent, team : Policy or None
         Of the focal agent and the team, whose actions are team actions. None: a best response to the other.
-    reward : {"agent", "team"}
-        Whose reward counts, where both policies are given; the side that responds best counts its own. The team's
-        is the mean of its members'.
+    reward : {"agent", "team"} or int
+        Whose reward counts, where both policies are given; a number is that of an agent. The side that responds
+        best counts its own. The team's is the mean of its members'.
     """
 
     agent: Policy | None
     team: Policy | None
-    reward: Side = "agent"
+    reward: Side | int = "agent"
 
     def __post_init__(self) -> None:
         if self.agent is None and self.team is None:
@@ -46,8 +46,8 @@ class Problem:
         return "agent" if self.agent is None else "team" if self.team is None else None
 
     @property
-    def counted(self) -> Side:
-        """The side whose reward counts."""
+    def counted(self) -> Side | int:
+        """The side, or the agent, whose reward counts."""
         return self.responds or self.reward
 
 
