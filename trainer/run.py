@@ -451,7 +451,20 @@ class _Run:
     def _refresh_staircase(self, metrics: Metrics) -> None:
         if metrics["roots"] == metrics["roots_total"]:
             self.position.phases.append(dict(metrics))
+            self._say_if_nothing_to_learn(metrics)
         self._refresh({"stage": "staircase", **metrics})
+
+    def _say_if_nothing_to_learn(self, metrics: Metrics) -> None:
+        if metrics["q_best"] is None or metrics["q_error"] != 0 or metrics["q_best"] != metrics["q_mean"]:
+            return
+        assert self.staircase is not None
+        why = ""
+        if metrics["learner"] == "team":
+            why = "; the members' rewards may cancel out in their mean: choose another --focal-agent"
+        self.shown.progress.message(
+            f"note: {self.staircase.phase.label}: every rollout of the last batch returned {metrics['q_mean']:g}, so "
+            f"there was nothing to learn{why}"
+        )
 
     def _refresh(self, metrics: Metrics) -> None:
         self.processes.check_equal(self._weights(), f"{metrics['stage']}, after {self.update:,} updates")

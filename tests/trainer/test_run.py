@@ -2,14 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from omstore.errors import StoreNotFoundError, UsageError, WriterBusyError
+from omstore.progress import for_stream
 from tests.trainer.made_exports import make_export
-from tests.trainer.small_runs import UPDATES, Crash, CrashAfter, StopAfter, results, run
+from tests.trainer.small_runs import UPDATES, Crash, CrashAfter, StopAfter, results, run, small
 from trainer.artifact import load_stack
 from trainer.files import training_lock
+from trainer.improvement import RolloutModel
+from trainer.run import train
 from trainer.stopping import Interrupted
 
 
@@ -181,3 +185,14 @@ class TestErrors:
         with pytest.raises(UsageError, match="--tensorboard") as error:
             run(export, tensorboard=True)
         assert "omstore[tensorboard]" in error.value.hint
+
+
+def test_a_phase_without_anything_to_learn_says_so(export, monkeypatch, capsys):
+    monkeypatch.setattr(RolloutModel, "reward_weights", lambda self, side: np.zeros(3))
+    train(export, small(levels=1), progress=for_stream())
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: soft")]
+    assert notes[0] == (
+        "note: soft-rollout-PI 1/2 | agent opp=L0: every rollout of the last batch returned 0, so there was nothing "
+        "to learn"
+    )
+    assert notes[1].endswith("choose another --focal-agent")

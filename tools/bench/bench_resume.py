@@ -25,7 +25,7 @@ import click
 
 RESULTS = ("iop_stack.pt", "metrics.jsonl")
 SETTINGS = (
-    "--level0-epochs=2", "--level0-batch=256", "--agent-root-state-samples=20000", "--team-root-state-samples=20000",
+    "--level0-epochs=2", "--level0-batch=128", "--agent-root-state-samples=20000", "--team-root-state-samples=20000",
     "--batch=256", "--checkpoint-updates=7", "--quiet",
 )  # fmt: skip
 
@@ -57,7 +57,8 @@ class Trainings:
         self.finish()
         self.seconds = time.perf_counter() - start
         self.reference = self.results()
-        self.began = self._seconds_until_training()
+        events = self.events()
+        self.training_seconds = float(str(events[-1]["seconds"])) - float(str(events[0]["seconds"]))
 
     def results(self) -> dict[str, bytes]:
         """What must be the same."""
@@ -73,19 +74,26 @@ class Trainings:
         if done.returncode:
             raise click.ClickException(f"training failed with {done.returncode}:\n{done.stderr}")
 
-    def kill_after(self, seconds: float) -> bool:
-        """Train and kill after some seconds; whether it still ran then."""
-        process = subprocess.Popen(
-            self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-        )
-        try:
-            _, error = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return True
-        if process.returncode:
-            raise click.ClickException(f"training failed with {process.returncode}:\n{error.decode()}")
+    def kill_after(self, seconds: float, *, once_training: bool) -> bool:
+        """Train and kill after some seconds, of training or altogether; whether it still ran then."""
+        before = len(self.events())
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                self.command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
+            while once_training and process.poll() is None and len(self.events()) == before:
+                time.sleep(0.01)
+            try:
+                process.wait(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return True
+            if process.returncode:
+                errors.seek(0)
+                raise click.ClickException(
+                    f"training failed with {process.returncode}:\n{errors.read().decode()}"
+                )
         return False
 
     def events(self) -> list[dict[str, object]]:
@@ -99,10 +107,6 @@ class Trainings:
             if data != self.reference[name]:
                 raise click.ClickException(f"{name} isn't that of the undisturbed training, in {self.export}")
 
-    def _seconds_until_training(self) -> float:
-        taken = [event["seconds"] for event in self.events() if event["event"] == "finished"]
-        return max(0.0, self.seconds - float(str(taken[-1])))
-
 
 def kill_repeatedly(trainings: Trainings, kills: int, rng: random.Random) -> Counter[str]:
     """Kill until there were enough kills; count where they struck."""
@@ -111,8 +115,9 @@ def kill_repeatedly(trainings: Trainings, kills: int, rng: random.Random) -> Cou
     while struck.total() < kills:
         before = len(trainings.events())
         # most moments while it trains, some while it starts
-        first = trainings.began if rng.random() < 0.8 else 0.0
-        if trainings.kill_after(rng.uniform(first, trainings.seconds)):
+        training = rng.random() < 0.8
+        longest = trainings.training_seconds if training else trainings.seconds - trainings.training_seconds
+        if trainings.kill_after(rng.uniform(0.0, longest), once_training=training):
             new = trainings.events()[before:]
             struck[str(new[-1]["stage"]) if new else "starting"] += 1
         else:
@@ -139,7 +144,8 @@ def main(kills: int, seed: int, ranks: int, options: tuple[str, ...]) -> None:
         trainings = Trainings(export, (*SETTINGS, *options), ranks)
         last = trainings.events()[-1]
         click.echo(
-            f"undisturbed: {last['update']} updates, {trainings.seconds:.1f} s, {trainings.began:.1f} of them to start"
+            f"undisturbed: {last['update']} updates, {trainings.seconds:.1f} s, "
+            f"{trainings.training_seconds:.1f} of them training"
         )
         struck = kill_repeatedly(trainings, kills, random.Random(seed))
         places = ", ".join(f"{count} in {stage}" for stage, count in sorted(struck.items()))
