@@ -1,7 +1,8 @@
 """Out-of-core transition graphs for reinforcement learning.
 
 ``omstore.open("exports/pursuit/3")`` opens a store; see :class:`omstore.Store`, :class:`omstore.Graph` and
-:class:`omstore.Replay`. Errors are in :mod:`omstore.errors`, rollouts in :mod:`omstore.rollout`.
+:class:`omstore.Replay`. Errors are in :mod:`omstore.errors`, rollouts in :mod:`omstore.rollout`, exact
+values in :mod:`omstore.exact`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from omstore.build import BuildOptions, BuildReport, GraphWriter, create
+    from omstore.exact import Backup, Sweeper
     from omstore.format.manifest import Manifest
     from omstore.memory import PeakMemory
     from omstore.model import IndependentModel, Kernel, Outcomes, TransitionModel, load_model
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attribute",
+    "Backup",
     "BuildOptions",
     "BuildReport",
     "Graph",
@@ -46,6 +49,7 @@ __all__ = [
     "Store",
     "Successors",
     "SweepChunk",
+    "Sweeper",
     "TransitionModel",
     "Transitions",
     "create",
@@ -66,6 +70,7 @@ _ELSEWHERE = {
         name: ("omstore.model", name)
         for name in ("IndependentModel", "Kernel", "Outcomes", "TransitionModel", "load_model")
     },
+    **{name: ("omstore.exact", name) for name in ("Backup", "Sweeper")},
     **{
         name: ("omstore.rollout", name)
         for name in ("PolicyTable", "RolloutState", "RolloutTables", "extend_key", "stream_key", "uniform")
