@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.exact import reduce_kernels
+from omstore.exact.backup import Backup, policy_block
 from omstore.exact.gains import Gains, Terms, Valuation
 from omstore.exact.row_source import Block, EdgeSource, ResolvedSource, RowSource
-from omstore.exact.backup import Backup, policy_block
 from omstore.read.graph import Graph
 from omstore.rollout.policies import Sides
 
