@@ -1,7 +1,7 @@
 """Opponent-model training that streams from a store.
 
-``trainer.train("exports/pursuit/3")`` trains, ``trainer.load_stack("exports/pursuit/3")`` loads what came of it. See
-``docs/training.md``.
+``trainer.train("exports/pursuit/3")`` trains, ``trainer.load_stack("exports/pursuit/3")`` loads what came of it,
+``trainer.evaluate("exports/pursuit/3")`` says exactly how good that is. See ``docs/training.md`` and ``docs/evaluation.md``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainer.artifact import Stack, load_stack
     from trainer.buffer import OMBuffer
     from trainer.config import TrainConfig
+    from trainer.evaluating import EvaluateOptions, EvaluateReport, evaluate
+    from trainer.exact import ExactModel, open_values
     from trainer.improvement import SoftRolloutPIConfig, soft_rollout_policy_improvement
     from trainer.level0 import extract_level0_dataset
     from trainer.models import ImaginedOpponent, OpponentMLP
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from trainer.staircase import Staircase, StaircaseConfig
 
 _WHERE = {
+    "EvaluateOptions": "evaluating",
+    "EvaluateReport": "evaluating",
+    "ExactModel": "exact",
     "GraphWorldModelAdapter": "adapter",
     "ImaginedOpponent": "models",
     "OMBuffer": "buffer",
@@ -33,14 +38,19 @@ _WHERE = {
     "StaircaseConfig": "staircase",
     "TrainConfig": "config",
     "TrainReport": "run",
+    "evaluate": "evaluating",
     "extract_level0_dataset": "level0",
     "load_stack": "artifact",
+    "open_values": "exact",
     "prepare_om_training_inputs": "prepare",
     "soft_rollout_policy_improvement": "improvement",
     "train": "run",
 }
 
 __all__ = [
+    "EvaluateOptions",
+    "EvaluateReport",
+    "ExactModel",
     "GraphWorldModelAdapter",
     "ImaginedOpponent",
     "OMBuffer",
@@ -52,8 +62,10 @@ __all__ = [
     "StaircaseConfig",
     "TrainConfig",
     "TrainReport",
+    "evaluate",
     "extract_level0_dataset",
     "load_stack",
+    "open_values",
     "prepare_om_training_inputs",
     "soft_rollout_policy_improvement",
     "train",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from omstore.errors import UsageError
 from omstore.model import load_model
 from omstore.rollout import rollout
 from tests.rollout.reference import Sides, exact_action_values, joint_policy
+from tests.trainer.exact_worlds import sparse, stored
 from tools.worlds.random_graph import RandomGraph
 from trainer.exact import ExactModel, Problem
 
@@ -24,35 +24,6 @@ def no_fsync():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("omstore.format.durable._fsync", lambda descriptor: None)
         yield
-
-
-def stored(folder: Path, world: RandomGraph, rows: str = "csr") -> omstore.Graph:
-    everything = np.arange(world.num_nodes * world.num_joint_actions)
-    nodes, actions = np.divmod(everything, world.num_joint_actions)
-    found = world.successors(nodes, actions)
-    with omstore.create(
-        folder, agents=world.agents, num_actions=world.num_actions, state_width=world.width, rows=rows
-    ) as writer:
-        numbers = writer.add_nodes(world.vectors(np.arange(world.num_nodes)))
-        writer.add_rows(
-            numbers[nodes],
-            actions,
-            offsets=found.offsets,
-            next_nodes=numbers[found.next_node],
-            probability=found.probability,
-            reward=found.reward,
-            done=found.done,
-        )
-    graph = omstore.open(folder).graph
-    assert graph is not None
-    return graph
-
-
-def sparse(rng: np.random.Generator, nodes: int, actions: int) -> np.ndarray:
-    """Random policies of which some never play some actions."""
-    weights = rng.random((nodes, actions)) * (rng.random((nodes, actions)) < 0.6)
-    weights[weights.sum(axis=1) == 0, 0] = 1.0
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 class Tree:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import click
 
 from trainer.cli.command import report_error
+from trainer.cli.evaluate import evaluate_command
 from trainer.cli.show import show_command
 from trainer.cli.train import train_command
 
@@ -60,10 +61,11 @@ def omtrain_command() -> None:
       omtrain exports/pursuit/3
       omtrain exports/pursuit/3 --agent-root-state-samples 768000 --max-ram 512M
       omtrain show exports/pursuit/3
+      omtrain evaluate exports/pursuit/3
     """
 
 
-for _command in (train_command, show_command):
+for _command in (train_command, show_command, evaluate_command):
     omtrain_command.add_command(_command)
 
 
