@@ -106,6 +106,11 @@ class TrainConfig:
         "Root states between two refreshes of bar and metrics at least, a tenth of the phase where that is more; "
         "0: no bar.",
     )
+    evaluate: bool = _setting(
+        False,
+        "yes or no",
+        "After each phase compute exactly what its policies are worth, and best responses; as metrics of stage exact.",
+    )
     legal_cache: int = _setting(
         100_000, "nodes", "Nodes whose legal actions are kept in memory.", decides=False
     )

@@ -21,6 +21,7 @@ from trainer.artifact import ARTIFACT, save_stack, store_identity
 from trainer.checkpoint import CheckpointClock, Checkpoints, from_bytes
 from trainer.config import TrainConfig
 from trainer.distributed import Processes, joined
+from trainer.exact.phases import PhaseEvaluator
 from trainer.files import training_lock
 from trainer.improvement import RolloutModel
 from trainer.level0_training import Level0Trainer
@@ -217,6 +218,7 @@ class _Run:
         self.position = _Position()
         self.level0: Level0Trainer | None = None
         self.staircase: Staircase | None = None
+        self.evaluator: PhaseEvaluator | None = None
         self.resumed_from: int | None = None
         self._staircase_began: tuple[float, int] | None = None
 

@@ -17,6 +17,7 @@ from trainer.improvement import (
 )
 from trainer.models import ImaginedOpponent, OpponentMLP
 from trainer.progress import Metrics, Phase
+from trainer.tables import PolicyTabulator
 
 __all__ = ["Staircase", "StaircaseConfig"]
 
@@ -117,6 +118,11 @@ class Staircase:
         self._ranks = ranks
         self._phases = config.phases
         self.improver = self._begin(0)
+
+    @property
+    def tabulator(self) -> PolicyTabulator:
+        """What tabulates policies over the graph."""
+        return self._model.tabulator
 
     @property
     def phase(self) -> Phase:
