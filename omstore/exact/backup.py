@@ -43,11 +43,13 @@ class Backup:
     values : (N,) float64
         Of the nodes, one step later.
     weights : (agents,) floats
-        How much each agent's reward counts.
+        How much each agent's reward counts; empty: none does.
     out : (N,) or (N, L) float64
         For the result; (N, L): the value of each of the own side's actions, NaN where it is part of no legal
         joint action.
     discount : float
+    ends : bool
+        Whether nothing follows an edge that is done; else done isn't looked at.
     own_side : sequence of int, optional
         The agents of one side, ascending. None: all of them, moved by one player.
     own : Policy, optional
@@ -64,11 +66,17 @@ class Backup:
     weights: Sequence[float] | NDArray[np.float64]
     out: NDArray[np.float64]
     discount: float = 1.0
+    ends: bool = True
     own_side: Sequence[int] | None = None
     own: Policy | None = None
     other: Policy | None = None
     minimise: bool = False
     actions: NDArray[np.int64] | None = None
+
+    @property
+    def one_player(self) -> bool:
+        """Whether one player chooses all joint actions, and nobody asks which."""
+        return self.other is None and self.own is None and self.actions is None and self.out.ndim == 1
 
     def sides(self, graph: Graph) -> Sides:
         """Split the joint actions of a graph into this side's and the other's."""
@@ -84,7 +92,7 @@ class Backup:
             raise UsageError(
                 f"values are float64 of all {nodes:,} nodes, not {self.values.dtype} of {self.values.shape}"
             )
-        if np.shape(self.weights) != (len(graph.agents),):
+        if np.shape(self.weights) not in ((len(graph.agents),), (0,)):
             raise UsageError(f"{len(graph.agents)} agents' rewards have as many weights, not {self.weights}")
         if self.out.shape not in ((nodes,), (nodes, own)) or self.out.dtype != np.float64:
             raise UsageError(

@@ -106,6 +106,7 @@ def back_up_resolved(
     weights: Any,
     values: Any,
     discount: Any,
+    ends: Any,
     sign: Any,
     out: Any,
 ) -> None:
@@ -116,9 +117,11 @@ def back_up_resolved(
     offsets : (rows + 1,) int64
     next_node, probability, reward, done : (E,), (E, agents) int64, float64, float64, bool
         After an edge that is done nothing follows.
-    weights : (agents,) float64
+    weights : (agents,) float64, or empty
     values : (N,) float64
     discount, sign : float
+    ends : bool
+        Whether done counts.
     out : (rows,) float64
         NaN for a row without edges.
     """
@@ -131,7 +134,7 @@ def back_up_resolved(
             gain = 0.0
             for agent in range(weights.size):
                 gain += weights[agent] * reward[edge, agent]
-            if not done[edge]:
+            if not (ends and done[edge]):
                 gain += discount * values[next_node[edge]]
             total += probability[edge] * gain
         out[row] = sign * total

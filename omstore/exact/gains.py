@@ -23,6 +23,12 @@ _BY_NEXT_NODE = {
     outcome_kernels.BY_NODE,
     outcome_kernels.UNLESS,
 }
+_NOTHING = OutcomeTable(
+    outcome_kernels.CONSTANT,
+    as_input(np.zeros(1), np.float64),
+    as_input(np.empty(0), np.uint8),
+    as_input(np.empty(0), np.uint8),
+)
 _BY_CODE = {outcome_kernels.CONSTANT, outcome_kernels.BY_CODE}
 
 
@@ -76,20 +82,32 @@ class Gains:
 class Terms:
     """Rewards and done flags of a graph, as backups need them.
 
+    Parameters
+    ----------
+    graph : Graph
+    rewards : bool
+        Whether rewards count; else they are 0.
+    ends : bool
+        Whether nothing follows an edge that is done; else done isn't looked at.
+
     Attributes
     ----------
     by_next_node : bool
         Whether gains are a function of the nodes that an edge joins.
     by_code : bool
         Whether they are, with the outcome code.
+    marks : bool
+        Whether rewards may be nodes' own.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, *, rewards: bool = True, ends: bool = True) -> None:
+        self.rewards = rewards
+        self.ends = ends
         self._graph = graph
         self._reward = graph.attribute("reward")
-        self._done = done_table(graph.attribute("done"))
+        self._done = done_table(graph.attribute("done")) if ends else _NOTHING
         self._rewards: tuple[bytes, OutcomeTable] | None = None
-        given = not has_table(self._reward)
+        given = rewards and not has_table(self._reward)
         reward = outcome_kernels.GIVEN if given else self._weighted(np.zeros(len(graph.agents))).how
         done = self._done.how
         self.marks = reward in (outcome_kernels.BY_NODE, outcome_kernels.UNLESS)
@@ -139,7 +157,7 @@ class Terms:
             reward.codes,
             own,
             self._done.how,
-            self._done.values,
+            as_input(self._done.values, np.uint8),
             self._done.codes,
             as_input(np.empty(0), np.uint32) if place is None else as_input(place, place.dtype),
             table,
@@ -192,6 +210,8 @@ class Terms:
 
     def _weighted(self, weights: NDArray[np.float64]) -> OutcomeTable:
         """Lay the weighted rewards out; the last are kept, sweeps ask for the same ones."""
+        if not self.rewards:
+            return _NOTHING
         key = np.asarray(weights, np.float64).tobytes()
         known = self._rewards
         if known is None or known[0] != key:

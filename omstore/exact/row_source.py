@@ -70,6 +70,10 @@ class RowSource(ABC):
         """Lay gains out as this source reads them."""
         return self.terms.gains(valuation)
 
+    def bounds(self, parts: int) -> list[int]:
+        """Divide the units into parts: where each begins, and the last ends."""
+        return [int(at) for at in np.unique(np.linspace(0, self.num_units, parts + 1).astype(np.int64))]
+
     @abstractmethod
     def visit(self, first: int, stop: int, gains: Sequence[Gains]) -> Iterator[Block]:
         """Go through units in order, some at a time.
@@ -182,6 +186,7 @@ class ResolvedSource(RowSource):
                     as_input(asked.weights, np.float64),
                     as_input(asked.values, np.float64),
                     float(asked.discount),
+                    self.terms.ends,
                     float(asked.sign),
                     out[:count],
                 )

@@ -12,8 +12,9 @@ from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.exact import reduce_kernels
 from omstore.exact.backup import Backup, policy_block
-from omstore.exact.gains import Gains, Terms, Valuation
-from omstore.exact.row_source import Block, EdgeSource, ResolvedSource, RowSource
+from omstore.exact.factored import FactoredSource
+from omstore.exact.gains import Terms, Valuation
+from omstore.exact.row_source import EdgeSource, ResolvedSource, RowSource
 from omstore.read.graph import Graph
 from omstore.rollout.policies import Sides
 
@@ -39,8 +40,6 @@ class Sweeper:
     ----------
     graph : Graph
     threads : int
-    method : str
-        How rows are gone through: ``"factored"``, ``"dictionary"``, ``"edges"`` or ``"resolved edges"``.
 
     Raises
     ------
@@ -53,12 +52,11 @@ class Sweeper:
             raise UsageError(f"{threads} threads do no work: at least 1 is needed")
         self.graph = graph
         self.threads = threads
-        self._source = _choose(graph)
+        self._sources: dict[tuple[bool, bool], RowSource] = {}
 
-    @property
-    def method(self) -> str:
-        """How rows are gone through."""
-        return self._source.name
+    def method(self, backup: Backup) -> str:
+        """Return how rows are gone through: ``"factored"``, ``"edges"`` or ``"resolved edges"``."""
+        return self._source_of(backup).name
 
     def rows(
         self,
@@ -66,6 +64,7 @@ class Sweeper:
         weights: Sequence[float] | NDArray[np.float64],
         discount: float = 1.0,
         *,
+        ends: bool = True,
         out: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
         """Return the expected return of every row: its weighted reward, and the discounted value of what follows.
@@ -77,6 +76,8 @@ class Sweeper:
         weights : (agents,) floats
             How much each agent's reward counts.
         discount : float
+        ends : bool
+            Whether nothing follows an edge that is done.
         out : (N, A) float64, optional
 
         Returns
@@ -95,14 +96,16 @@ class Sweeper:
         result = np.empty(shape) if out is None else out
         if result.shape != shape or result.dtype != np.float64:
             raise UsageError(f"rows are float64 of shape {shape}, not {result.dtype} of {result.shape}")
-        probe = Backup(values, weights, np.empty(self.graph.num_nodes), discount)
-        probe.check(self.graph)
-        gains = [self._source.gains(_valuation(probe))]
+        backup = Backup(values, weights, np.empty(self.graph.num_nodes), discount, ends)
+        backup.check(self.graph)
+        source = self._source_of(backup)
+        gains = [source.gains(_valuation(backup))]
 
-        def keep(block: Block) -> None:
-            result[block.nodes] = block.rows[0].reshape(-1, shape[1])
+        def run(first: int, stop: int) -> None:
+            for block in source.visit(first, stop, gains):
+                result[block.nodes] = block.rows[0].reshape(-1, shape[1])
 
-        self._sweep(gains, keep)
+        self._share(source, run)
         return result
 
     def sweep(self, backups: Sequence[Backup]) -> None:
@@ -117,41 +120,60 @@ class Sweeper:
         CorruptStoreError
             If a file is damaged where it was read.
         """
-        sides = []
         for backup in backups:
             backup.check(self.graph)
-            sides.append(backup.sides(self.graph))
-        gains = [self._source.gains(_valuation(backup)) for backup in backups]
+        together: dict[RowSource, list[Backup]] = {}
+        for backup in backups:
+            source = self._source_of(backup)
+            if isinstance(source, FactoredSource) and source.finds_best and backup.one_player:
+                self._best(source, backup)
+            else:
+                together.setdefault(source, []).append(backup)
+        for source, several in together.items():
+            self._reduced(source, several)
 
-        def reduce(block: Block) -> None:
-            for backup, joint, rows in zip(backups, sides, block.rows, strict=True):
-                _reduce(backup, joint, block.nodes, as_input(rows, np.float64))
-
-        self._sweep(gains, reduce)
-
-    def _sweep(self, gains: Sequence[Gains], give: Callable[[Block], None]) -> None:
-        """Give all nodes to a function, some at a time; threads share the work."""
-        units = self._source.num_units
-        parts = 1 if self.threads == 1 else min(units, self.threads * _PARTS_PER_THREAD)
-        bounds = np.linspace(0, units, max(1, parts) + 1).astype(np.int64).tolist()
+    def _reduced(self, source: RowSource, backups: Sequence[Backup]) -> None:
+        """Work out the rows of some nodes at a time, and what they come to."""
+        gains = [source.gains(_valuation(backup)) for backup in backups]
+        sides = [backup.sides(self.graph) for backup in backups]
 
         def run(first: int, stop: int) -> None:
-            for block in self._source.visit(first, stop, gains):
-                give(block)
+            for block in source.visit(first, stop, gains):
+                for backup, joint, rows in zip(backups, sides, block.rows, strict=True):
+                    _reduce(backup, joint, block.nodes, as_input(rows, np.float64))
 
-        if len(bounds) == 2:
-            run(0, units)
+        self._share(source, run)
+
+    def _best(self, source: FactoredSource, backup: Backup) -> None:
+        """Let one player choose, without keeping rows."""
+        gains = source.gains(_valuation(backup))
+
+        def run(first: int, stop: int) -> None:
+            nodes, best = source.best(first, stop, gains)
+            backup.out[nodes] = -best if backup.minimise else best
+
+        self._share(source, run)
+
+    def _share(self, source: RowSource, run: Callable[[int, int], None]) -> None:
+        """Let threads go through all units, a part each at a time."""
+        bounds = source.bounds(1 if self.threads == 1 else self.threads * _PARTS_PER_THREAD)
+        if len(bounds) < 3:
+            run(bounds[0], bounds[-1])
             return
         with ThreadPoolExecutor(self.threads) as executor:
             list(executor.map(run, bounds[:-1], bounds[1:]))
 
-
-def _choose(graph: Graph) -> RowSource:
-    """Choose the shortest way through the rows."""
-    terms = Terms(graph)
-    if terms.by_next_node or terms.by_code:
-        return EdgeSource(graph, terms)
-    return ResolvedSource(graph, terms)
+    def _source_of(self, backup: Backup) -> RowSource:
+        """Choose the shortest way through the rows for what a backup counts."""
+        counts = len(backup.weights) > 0, backup.ends
+        if counts not in self._sources:
+            terms = Terms(self.graph, rewards=counts[0], ends=counts[1])
+            source: RowSource | None = FactoredSource.of(self.graph, terms)
+            if source is None:
+                by_table = terms.by_next_node or terms.by_code
+                source = EdgeSource(self.graph, terms) if by_table else ResolvedSource(self.graph, terms)
+            self._sources[counts] = source
+        return self._sources[counts]
 
 
 def _valuation(backup: Backup) -> Valuation:
