@@ -303,7 +303,9 @@ class _Evaluation:
         discount = options.discount
         if discount is None:
             discount = float(trained.get("discount", defaults.discount))
-        steps = options.horizon or int(trained.get("horizon", defaults.horizon))
+        steps = options.horizon
+        if steps is None:
+            steps = int(trained.get("horizon", defaults.horizon))
         if options.converge and options.horizon is not None:
             raise UsageError("a horizon, and none to converge to: give one of them")
         return Horizon(None if options.converge else steps, discount, options.tolerance)

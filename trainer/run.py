@@ -455,6 +455,31 @@ class _Run:
             self.position.phases.append(dict(metrics))
             self._say_if_nothing_to_learn(metrics)
         self._refresh({"stage": "staircase", **metrics})
+        if metrics["roots"] == metrics["roots_total"] and self.config.evaluate and self.writes:
+            self._evaluate(metrics)
+
+    def _evaluate(self, metrics: Metrics) -> None:
+        """Write what the policies are worth at the end of a phase; those of all ranks are the same."""
+        assert self.staircase is not None
+        phase = self.staircase.phase
+        self.shown.progress.message(f"evaluating phase {phase.number} of {phase.phases}")
+        if self.evaluator is None:
+            self.evaluator = PhaseEvaluator(
+                self.inputs,
+                self.staircase.tabulator,
+                self.config.horizon,
+                self.config.discount,
+                threads=self.config.threads,
+                max_ram=self.config.max_ram,
+            )
+        found = {
+            "stage": "exact",
+            **self.evaluator.evaluate(phase, self.opponent, self.agent),
+            "global": metrics["global"],
+        }
+        self.metrics.write(found)
+        if self.board is not None:
+            self.board.write("exact", found)
 
     def _say_if_nothing_to_learn(self, metrics: Metrics) -> None:
         if metrics["q_best"] is None or metrics["q_error"] != 0 or metrics["q_best"] != metrics["q_mean"]:
