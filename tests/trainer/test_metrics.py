@@ -10,6 +10,7 @@ import pytest
 
 from omstore.errors import UsageError
 from tests.trainer.small_runs import StopAfter, run
+from trainer.exact.phases import EXACT_METRICS
 from trainer.metrics import LEVEL0_METRICS, TIMING, MetricsFile, TensorBoard
 from trainer.progress import METRICS
 from trainer.stopping import Interrupted
@@ -70,7 +71,7 @@ class TestDefinitions:
         for line in lines(trained / "om" / "timing.jsonl"):
             assert list(line) == list(TIMING)
 
-    @pytest.mark.parametrize("defined", [LEVEL0_METRICS, METRICS, TIMING])
+    @pytest.mark.parametrize("defined", [LEVEL0_METRICS, METRICS, TIMING, EXACT_METRICS])
     def test_the_documents_say_the_same(self, defined):
         text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
         for name, meaning in defined.items():
