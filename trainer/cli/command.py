@@ -116,7 +116,8 @@ def _guarded(session: Session, body: Callable[[], Any]) -> int:
         if session.debug:
             traceback.print_exc()
         number = error.number if isinstance(error, Interrupted) else signal.SIGINT
-        click.echo(f"stopped by {NAMES[signal.Signals(number)]}: {session.interrupted_note()}", err=True)
+        if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun started one speaks
+            click.echo(f"stopped by {NAMES[signal.Signals(number)]}: {session.interrupted_note()}", err=True)
         return 128 + number
     except Exception as error:
         if session.debug:
