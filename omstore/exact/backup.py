@@ -109,8 +109,8 @@ class Backup:
             raise UsageError("a side that plays by its policy has no best action: leave own, or actions, out")
         if self.actions is not None and self.out.ndim == 2:
             raise UsageError("values of all actions are asked for, or the best one: not both at once")
-        if (self.other is None) != (other == 1 and self.own_side in (None, list(range(len(graph.agents))))):
-            raise UsageError("the other side's policy is needed, if there is another side")
+        if self.other is None and other > 1:
+            raise UsageError("the other side's policy is needed: it has a choice")
         for policy, count, whose in ((self.own, own, "own"), (self.other, other, "other")):
             _check_policy(policy, (nodes, count), whose)
 

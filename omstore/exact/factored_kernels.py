@@ -68,6 +68,65 @@ def _mix(
 
 
 @inner_kernel
+def _find_best(
+    turned: Any,
+    lanes: Any,
+    nexts: Any,
+    chances: Any,
+    offsets: Any,
+    first_pair: Any,
+    num_actions: Any,
+    best: Any,
+) -> None:
+    """Write the best over the last component's actions, for each head; as `_mix` does, but nothing else is kept."""
+    best[:] = -np.inf
+    for pair in range(first_pair, first_pair + num_actions):
+        first, count = offsets[pair], offsets[pair + 1] - offsets[pair]
+        if count == 0:
+            continue
+        a = turned[nexts[first] * lanes : nexts[first] * lanes + lanes]
+        p = chances[first]
+        if count == 1:
+            for i in range(lanes):
+                x = p * a[i]
+                best[i] = x if x > best[i] else best[i]
+            continue
+        b = turned[nexts[first + 1] * lanes : nexts[first + 1] * lanes + lanes]
+        q = chances[first + 1]
+        if count == 2:
+            for i in range(lanes):
+                x = p * a[i] + q * b[i]
+                best[i] = x if x > best[i] else best[i]
+            continue
+        c = turned[nexts[first + 2] * lanes : nexts[first + 2] * lanes + lanes]
+        r = chances[first + 2]
+        if count == 3:
+            for i in range(lanes):
+                x = p * a[i] + q * b[i] + r * c[i]
+                best[i] = x if x > best[i] else best[i]
+            continue
+        d = turned[nexts[first + 3] * lanes : nexts[first + 3] * lanes + lanes]
+        s = chances[first + 3]
+        if count == 4:
+            for i in range(lanes):
+                x = p * a[i] + q * b[i] + r * c[i] + s * d[i]
+                best[i] = x if x > best[i] else best[i]
+            continue
+        e = turned[nexts[first + 4] * lanes : nexts[first + 4] * lanes + lanes]
+        t = chances[first + 4]
+        if count == 5:
+            for i in range(lanes):
+                x = p * a[i] + q * b[i] + r * c[i] + s * d[i] + t * e[i]
+                best[i] = x if x > best[i] else best[i]
+            continue
+        for i in range(lanes):
+            x = p * a[i] + q * b[i] + r * c[i] + s * d[i] + t * e[i]
+            for k in range(first + 5, first + count):
+                x += chances[k] * turned[nexts[k] * lanes + i]
+            best[i] = x if x > best[i] else best[i]
+
+
+@inner_kernel
 def _set_stages(
     head: Any,
     sizes: Any,
@@ -244,9 +303,9 @@ def back_up_products(
     ready = -1
     written = 0
     for number in range(first, stop):
-        node = np.int64(number)
+        node = int(number)
         if node_at.size:
-            node = np.int64(node_at[number])
+            node = int(node_at[number])
             if node >= num_nodes:
                 continue
         which = np.int64(block[node]) - 1 if block.size else -1
@@ -278,15 +337,7 @@ def back_up_products(
             ready = head
         first_pair = pair_start[last] + (number - head * size) * actions[last]
         if best_only and which < 0:
-            best[:] = -np.inf
-            for action in range(actions[last]):
-                begin, end = offsets[first_pair + action], offsets[first_pair + action + 1]
-                if begin == end:
-                    continue
-                found = work[mixed : mixed + lanes]
-                _mix(work, turned, lanes, nexts, chances, begin, end, found, lanes)
-                for i in range(lanes):
-                    best[i] = found[i] if found[i] > best[i] else best[i]
+            _find_best(work[turned:mixed], lanes, nexts, chances, offsets, first_pair, actions[last], best)
             value = -np.inf
             for i in range(heads):
                 if (always or head_legal[i]) and best[i] > value:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 import omstore
 from omstore.compiled import as_input
 from omstore.errors import UsageError
-from trainer.exact.kernels import action_backup
 from trainer.exact.problems import Policy, Problem, Solution
-from trainer.exact.steps import OTHER, Chunk, Step, Steps, part
+from trainer.exact.steps import OTHER, Step, Steps
 from trainer.joint_actions import find_agent
 from trainer.tables import Side
 
@@ -113,21 +112,10 @@ class ExactModel:
         values = np.zeros(self.graph.num_nodes)
         if horizon > 1:
             values = self.solve([problem], horizon=horizon - 1, discount=discount)[0].values
-        result = np.empty((self.graph.num_nodes, self.num_actions(side)))
-        other = OTHER[side]
-        policy = self.steps.checked(team if side == "agent" else agent, other)
-        step = Step(side, None, None, self._weights(side), discount)
-        joint = self.steps.joint
-
-        def back_up(chunk: Chunk) -> None:
-            rows = np.empty(len(chunk.offsets) - 1)
-            self.steps.back_up_rows(step, chunk, values, rows)
-            known = part(policy, chunk.nodes)
-            rows = as_input(rows, np.float64)
-            action_backup(rows, chunk.offsets, known, joint[side], joint[other], result[chunk.nodes])
-
-        self.steps.sweep(back_up)
-        return result
+        policy = self.steps.checked(team if side == "agent" else agent, OTHER[side])
+        agent_plays, team_plays = (None, policy) if side == "agent" else (policy, None)
+        step = Step(side, agent_plays, team_plays, self._weights(side), discount)
+        return self.steps.action_values(step, values)
 
     def solve(
         self, problems: Sequence[Problem], *, horizon: int | None, discount: float, tolerance: float = 1e-9

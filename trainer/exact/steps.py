@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,8 +14,8 @@ import omstore
 from omstore import PolicyTable
 from omstore.compiled import as_input
 from omstore.errors import UsageError
+from omstore.exact import Backup, Sweeper
 from omstore.rollout import Sides
-from trainer.exact.kernels import best_backup, joint_backup, policy_backup, row_backup
 from trainer.exact.problems import Policy
 from trainer.tables import Side
 
@@ -53,10 +53,6 @@ class Step:
     weights: NDArray[np.float64]
     discount: float
     ends: bool = True
-
-    def policy(self, side: Side) -> Policy | None:
-        """Return a side's policy."""
-        return self.agent if side == "agent" else self.team
 
 
 @dataclass(frozen=True)
@@ -108,6 +104,7 @@ class Steps:
             "agent": sides.learner_joint,
             "team": sides.other_joint,
         }
+        self._sweeper = Sweeper(graph, threads=threads)
         edges_of_node = max(graph.num_joint_actions, graph.num_edges // max(1, graph.num_nodes))
         self._nodes_at_a_time = max(1, _CHUNK_EDGES // edges_of_node)
 
@@ -131,32 +128,37 @@ class Steps:
             Where the actions of a side that chooses are written.
         """
         chosen = [None] * len(steps) if actions is None else actions
-        values = [as_input(each, np.float64) for each in before]
-
-        def run(chunk: Chunk) -> None:
-            rows = np.empty(len(chunk.offsets) - 1)
-            for k, step in enumerate(steps):
-                self.back_up_rows(step, chunk, values[k], rows)
-                self._choose(step, chunk, as_input(rows, np.float64), after[k], chosen[k])
-
-        self.sweep(run)
-
-    def back_up_rows(
-        self, step: Step, chunk: Chunk, values: NDArray[np.float64], out: NDArray[np.float64]
-    ) -> None:
-        """Write what each row of a chunk is worth, (rows,) float64."""
-        row_backup(
-            chunk.offsets,
-            chunk.next_node,
-            chunk.probability,
-            chunk.reward,
-            chunk.done,
-            as_input(step.weights, np.float64),
-            as_input(values, np.float64),
-            float(step.discount),
-            bool(step.ends),
-            out,
+        self._sweeper.sweep(
+            [
+                self._backup(step, values, out, acts)
+                for step, values, out, acts in zip(steps, before, after, chosen, strict=True)
+            ]
         )
+
+    def action_values(self, step: Step, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what each action of the side that chooses is worth, (N, actions); NaN where it isn't legal."""
+        assert step.choice in OTHER
+        out = np.empty((self.graph.num_nodes, len(self.joint[step.choice])))
+        self._sweeper.sweep([self._backup(step, values, out, None)])
+        return out
+
+    def _backup(
+        self,
+        step: Step,
+        values: NDArray[np.float64],
+        out: NDArray[np.float64],
+        actions: NDArray[np.int64] | None,
+    ) -> Backup:
+        asked = Backup(values, step.weights, out, step.discount, ends=step.ends, actions=actions)
+        if step.choice == "most" or step.choice == "least":
+            return replace(asked, minimise=step.choice == "least")
+        focal = [self.focal_agent]
+        if step.choice == "policies":
+            return replace(asked, own_side=focal, own=step.agent, other=step.team)
+        if step.choice == "agent":
+            return replace(asked, own_side=focal, other=step.team)
+        team = [agent for agent in range(len(self.graph.agents)) if agent != self.focal_agent]
+        return replace(asked, own_side=team, other=step.agent)
 
     def sweep(self, visit: Callable[[Chunk], None]) -> None:
         """Give all nodes to `visit`, a chunk at a time, in several threads."""
@@ -201,30 +203,6 @@ class Steps:
                 f"the {side}'s policy is {policy.dtype} of shape {policy.shape}; exact values take floats of {shape}"
             )
         return policy
-
-    def _choose(
-        self,
-        step: Step,
-        chunk: Chunk,
-        rows: NDArray[np.float64],
-        values: NDArray[np.float64],
-        actions: NDArray[np.int64] | None,
-    ) -> None:
-        out = values[chunk.nodes]
-        if step.choice == "most" or step.choice == "least":
-            joint_backup(rows, chunk.offsets, self.graph.num_joint_actions, step.choice == "most", out)
-        elif step.choice == "policies":
-            assert step.agent is not None
-            assert step.team is not None
-            own, other = part(step.agent, chunk.nodes), part(step.team, chunk.nodes)
-            policy_backup(rows, chunk.offsets, own, other, self.joint["agent"], self.joint["team"], out)
-        else:
-            other_side = OTHER[step.choice]
-            policy = step.policy(other_side)
-            assert policy is not None
-            chosen = np.empty(len(out), np.int64) if actions is None else actions[chunk.nodes]
-            joint = self.joint[step.choice], self.joint[other_side]
-            best_backup(rows, chunk.offsets, part(policy, chunk.nodes), *joint, out, chosen)
 
 
 def part(policy: Policy, nodes: slice) -> NDArray[np.float64]:
