@@ -100,7 +100,6 @@ SLIP = {1: 0.313646, 2: 0.622630, 3: 0.836471, 5: 0.968969, 20: 0.977789}
 """Means over all states of Pmax within so many steps, as Storm gave them for three agents with 0.1 slip."""
 
 
-@pytest.mark.slow
 def test_three_agents_with_slip_equal_storms(tmp_path):
     graph = built(tmp_path, 3, 0.1, "factored")
     cells = free_cells(graph, 3)
