@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.format.hot import map_hot
-from omstore.rows import factored_decode, factored_kernels, kernels
+from omstore.rows import factored_compare, factored_decode, factored_kernels, kernels
 from omstore.rows.csr import sample_arrays
 from omstore.rows.encoding import (
     DrawnEdges,
@@ -222,14 +222,16 @@ class FactoredRows(FactoredArrays, RowEncoding):
             raise UsageError("one has outcome codes, the other hasn't")
         if self._starts(as_input(np.array([chunk.first_row]), np.int64))[0] != chunk.first_edge:
             return 0
-        differ = self.find_different(chunk)
-        if len(self._block):
-            no_rows = as_input(np.empty(0), np.int64)
+        no_rows = as_input(np.empty(0), np.int64)
+        if self.ordered:
+            differ, exceptional, patterns = self._compare(chunk, no_rows, self._block)
+        else:
+            differ, *_ = self._compare(chunk, no_rows, no_codes())
             _, exceptional, patterns = self._lengths(no_rows, chunk.first_row, count)
             differ = np.setdiff1d(differ, exceptional, assume_unique=True)
-            wrong = self._compare_exceptions(chunk, exceptional, patterns)
-            differ = np.concatenate((differ, [wrong])) if wrong >= 0 else differ
-        return int(differ.min()) if len(differ) else -1
+        wrong = self._compare_exceptions(chunk, exceptional, patterns)
+        first = int(differ[0]) if len(differ) else -1
+        return max(first, wrong) if first < 0 or wrong < 0 else min(first, wrong)
 
     def find_different(
         self,
@@ -254,34 +256,48 @@ class FactoredRows(FactoredArrays, RowEncoding):
         (d,) int64
             Positions in the chunk, ascending.
         """
-        differ = np.empty(len(chunk.offsets) - 1, np.int64)
-        # In a dtype that holds all of ours: cut off, a number might seem equal.
+        rows = as_input(np.empty(0) if rows is None else rows, np.int64)
+        differ, *_ = self._compare(chunk, rows, no_codes())
+        if probabilities is None or len(differ) == len(chunk.offsets) - 1:
+            return differ
+        return self._find_unlikely(chunk, rows, as_input(differ, np.int64), probabilities)
+
+    def _compare(
+        self, chunk: RowChunk, rows: NDArray[np.int64], block: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Positions of the rows that the components make otherwise; and of those that have a pattern in a
+        `block`, which aren't compared, and their patterns."""
+        count = len(chunk.offsets) - 1
+        # In dtypes that hold all of ours, and the code of what never occurs: cut off, a number might seem equal.
         nodes, codes = chunk.next_node, no_codes() if chunk.outcome is None else chunk.outcome
-        wide = next_node_dtype(self.size.num_nodes), outcome_dtype(self.size.num_outcomes)
+        wide = next_node_dtype(self.size.num_nodes), self._codes.dtype
         nodes = nodes if nodes.dtype.itemsize >= wide[0].itemsize else nodes.astype(wide[0])
         codes = codes if codes.dtype.itemsize >= wide[1].itemsize else codes.astype(wide[1])
-        sums = as_input(chunk.offsets, np.int64)
-        rows = as_input(np.empty(0) if rows is None else rows, np.int64)
-        count = factored_decode.compare_rows(
+        sums, nodes, codes = (
+            as_input(chunk.offsets, np.int64),
+            as_input(nodes, nodes.dtype),
+            as_input(codes, codes.dtype),
+        )
+        parts = (
             self._tables,
             self._codes,
             self._coded,
             self.factoring.num_products,
             self._product,
             self._node_at,
-            self.size.num_joint_actions,
-            chunk.first_row,
-            rows,
-            self.ordered,
-            sums,
-            as_input(nodes, nodes.dtype),
-            as_input(codes, codes.dtype),
-            int(np.diff(sums).max(initial=0)),
-            differ,
         )
-        if probabilities is None or count == len(differ):
-            return differ[:count]
-        return self._find_unlikely(chunk, rows, as_input(differ[:count], np.int64), probabilities)
+        chosen = self.size.num_joint_actions, chunk.first_row, rows
+        differ, exceptional, patterns = np.empty((3, count), np.int64)
+        if not self.ordered:
+            longest = int(np.diff(sums).max(initial=0))
+            listed = factored_decode.compare_rows(*parts, *chosen, sums, nodes, codes, longest, differ)
+            return differ[:listed], exceptional[:0], patterns[:0]
+        status, position, listed, apart = factored_compare.compare_ordered(
+            *parts, *chosen, block, self._block_pattern, sums, nodes, codes, differ, exceptional, patterns
+        )
+        if status != kernels.OK:
+            self._raise(status, position, int(rows[position]) if len(rows) else chunk.first_row + position)
+        return differ[:listed], exceptional[:apart], patterns[:apart]
 
     def _find_unlikely(
         self,

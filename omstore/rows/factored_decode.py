@@ -367,7 +367,6 @@ def compare_rows(
     num_joint_actions: int,
     first_row: int,
     rows: Any,
-    ordered: bool,
     sums: Any,
     next_node: Any,
     code: Any,
@@ -476,8 +475,7 @@ def compare_rows(
                 nodes,
                 codes,
             )
-            if not ordered:
-                _sort(nodes, codes, coded, chances, False, at, at + count)
+            _sort(nodes, codes, coded, chances, False, at, at + count)
         stop = i + 1 if made else i
         if not made or stop == sums.size - 1 or sums[stop] - sums[first] >= _COMPARED:
             origin = sums[first]
