@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from omstore.compiled import inner_kernel, kernel
@@ -63,6 +63,7 @@ _WAYS = 4  # patterns of the cache that share a place: half a cache line
 _NODES = 8  # nodes that so many rows can lie in, where a node has at least half as many
 _ROWS = 32  # rows whose likely patterns are on their way
 _AHEAD = 128  # edges of a pattern asked for ahead; the processor sees by itself where it goes on
+_LANES = 8  # elements of the vectors in which rows are compared
 _U8 = ir.IntType(8)
 _NO_PATTERN = 0xFFFFFFFF
 _NO_BLOCK = 0xFFFFFFFF
@@ -108,29 +109,116 @@ def _prefetch(typing: Any, array: Any, position: Any) -> Any:
 
 
 @_intrinsic
-def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
-    """Whether ``mine[at : at + count]`` are the bytes of ``other[begin : begin + count]``, of the same dtype.
+def _same_row(
+    typing: Any,
+    mine: Any,
+    at: Any,
+    place: Any,
+    placed: Any,
+    other: Any,
+    begin: Any,
+    count: Any,
+    base: Any,
+) -> Any:
+    """Whether the places of ``mine[at : at + count]``, minus `base`, are ``other[begin : begin + count]``.
 
-    By the C library's memcmp: rows are short, and compiled loops spend their time on beginning and ending.
+    A place is ``place[element]`` where `placed`, else the element itself; elements are unsigned, and places
+    exist. Vectors are compared, the last of which ends with the row and overlaps the one before: nothing outside
+    the rows is read. Where `other` has 32 bits differences wrap around, which makes none equal that aren't:
+    places are less than 2^31 apart then (codes, which are as wide as `other`, have base 0).
+
+    Not a kernel, since one called in a loop may count references to its arrays: atomically, by all threads.
     """
+
+    plain = isinstance(place, types.NoneType)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)
-        pointers = []
-        for place in (0, 2):
-            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
-            pointers.append(builder.bitcast(builder.gep(data, [arguments[place + 1]]), _U8.as_pointer()))
-        compare = builder.module.globals.get("memcmp")
-        if compare is None:
-            kind = ir.FunctionType(i32, [_U8.as_pointer(), _U8.as_pointer(), i64])
-            compare = ir.Function(builder.module, kind, "memcmp")
-        nbytes = builder.mul(arguments[4], ir.Constant(i64, signature.args[0].dtype.bitwidth // 8))
-        found = builder.call(compare, [*pointers, nbytes])
-        return builder.icmp_signed("==", found, ir.Constant(i32, 0))
+        wide = ir.IntType(signature.args[4].dtype.bitwidth)
+        _, first, _, is_placed, _, start, length, moved = arguments
+        arrays = {
+            number: context.make_array(signature.args[number])(context, builder, arguments[number]).data
+            for number in ((0, 4) if plain else (0, 2, 4))
+        }
+        moved = builder.trunc(moved, wide) if wide.width < 64 else moved
 
-    if mine.dtype != other.dtype:
-        return None
-    return types.boolean(mine, types.int64, other, types.int64, types.int64), generate
+        def splat(value: Any) -> Any:
+            nothing = ir.Constant(ir.VectorType(value.type, _LANES), ir.Undefined)
+            zeros = ir.Constant(ir.VectorType(i32, _LANES), None)
+            return builder.shuffle_vector(
+                builder.insert_element(nothing, value, ir.Constant(i32, 0)), nothing, zeros
+            )
+
+        def load(number: int, position: Any, lanes: int) -> Any:
+            """Elements as wide as those of `other`."""
+            pointer = builder.gep(arrays[number], [position])
+            kind, bits = pointer.type.pointee, pointer.type.pointee.width
+            goal: Any = wide
+            if lanes > 1:
+                pointer = builder.bitcast(pointer, ir.VectorType(kind, lanes).as_pointer())
+                goal = ir.VectorType(wide, lanes)
+            value = builder.load(pointer, align=bits // 8)
+            if bits == wide.width:
+                return value
+            return builder.zext(value, goal) if bits < wide.width else builder.trunc(value, goal)
+
+        def placed_at(position: Any, lanes: int) -> Any:
+            values = []
+            for lane in range(lanes):
+                element = builder.load(
+                    builder.gep(arrays[0], [builder.add(position, ir.Constant(i64, lane))])
+                )
+                element = builder.zext(element, i64) if element.type.width < 64 else element
+                values.append(load(2, element, 1))
+            if lanes == 1:
+                return values[0]
+            vector = ir.Constant(ir.VectorType(wide, lanes), ir.Undefined)
+            for lane, value in enumerate(values):
+                vector = builder.insert_element(vector, value, ir.Constant(i32, lane))
+            return vector
+
+        def compare(offset: Any, lanes: int, by_place: bool, found: Any) -> None:
+            position = builder.add(first, offset)
+            own = placed_at(position, lanes) if by_place else load(0, position, lanes)
+            apart = builder.sub(own, splat(moved) if lanes > 1 else moved)
+            apart = builder.xor(apart, load(4, builder.add(start, offset), lanes))
+            builder.store(builder.or_(builder.load(found), apart), found)
+
+        zero = ir.Constant(ir.VectorType(wide, _LANES), None)
+        reserve: Any = cgutils.alloca_once
+        vectors, single = reserve(builder, zero.type), reserve(builder, wide)
+        builder.store(zero, vectors)
+        builder.store(ir.Constant(wide, 0), single)
+        lanes = ir.Constant(i64, _LANES)
+        one = ir.Constant(i64, 1)
+
+        def compare_all(by_place: bool) -> None:
+            with builder.if_else(builder.icmp_signed(">=", length, lanes)) as (long, short):
+                with long:
+                    whole = builder.udiv(builder.sub(length, one), lanes)
+                    with cgutils.for_range(builder, whole, intp=i64) as loop:
+                        compare(builder.mul(loop.index, lanes), _LANES, by_place, vectors)
+                    compare(builder.sub(length, lanes), _LANES, by_place, vectors)
+                with short, cgutils.for_range(builder, length, intp=i64) as loop:
+                    compare(loop.index, 1, by_place, single)
+
+        if plain:
+            compare_all(False)
+        else:
+            with builder.if_else(is_placed) as (yes, no):
+                with yes:
+                    compare_all(True)
+                with no:
+                    compare_all(False)
+        unequal = builder.icmp_unsigned("!=", builder.load(vectors), zero)
+        bits = builder.bitcast(unequal, ir.IntType(_LANES))
+        return builder.and_(
+            builder.icmp_unsigned("==", bits, ir.Constant(bits.type, 0)),
+            builder.icmp_unsigned("==", builder.load(single), ir.Constant(wide, 0)),
+        )
+
+    i64 = types.int64
+    return types.boolean(mine, i64, place, types.boolean, other, i64, i64, i64), generate
 
 
 @inner_kernel
@@ -140,23 +228,6 @@ def _offset(next_node: Any, edge: Any, position: Any, placed: Any, base: Any) ->
     if placed:
         node = np.int64(position[node])
     return node - base
-
-
-@inner_kernel
-def _same_deltas(
-    next_node: Any, start: Any, count: Any, position: Any, placed: Any, base: Any, delta: Any, begin: Any
-) -> Any:
-    # Unsigned places, as a signed one is first asked whether it counts from the end.
-    mine = np.uint64(start)
-    other = np.uint64(begin)
-    differs = np.int64(0)
-    if placed:
-        for k in range(np.uint64(count)):
-            differs |= (np.int64(position[next_node[mine + k]]) - base) ^ np.int64(delta[other + k])
-    else:
-        for k in range(np.uint64(count)):
-            differs |= (np.int64(next_node[mine + k]) - base) ^ np.int64(delta[other + k])
-    return differs == 0
 
 
 @inner_kernel
@@ -368,9 +439,11 @@ def collect_rows(
                 begin = pattern_offsets[found]
                 same = pattern_offsets[found + 1] - begin == count
                 if same and coded:
-                    same = _same(outcome, start, list_code, list_offsets[pattern_list[found]], count)
+                    same = _same_row(
+                        outcome, start, None, False, list_code, list_offsets[pattern_list[found]], count, 0
+                    )
                 if same:
-                    same = _same_deltas(next_node, start, count, position, placed, base, delta, begin)
+                    same = _same_row(next_node, start, position, placed, delta, begin, count, base)
                 if same:
                     break
                 if key < 0:  # it was the guess that was wrong
@@ -396,7 +469,7 @@ def collect_rows(
                         if (
                             list_hash[other] == key
                             and list_offsets[other + 1] - begin == count
-                            and _same(outcome, start, list_code, begin, count)
+                            and _same_row(outcome, start, None, False, list_code, begin, count, 0)
                         ):
                             number = other
                             break
@@ -428,7 +501,7 @@ def collect_rows(
                         pattern_hash[other] == key
                         and pattern_offsets[other + 1] - begin == count
                         and (not coded or pattern_list[other] == number)
-                        and _same_deltas(next_node, start, count, position, placed, base, delta, begin)
+                        and _same_row(next_node, start, position, placed, delta, begin, count, base)
                     ):
                         found = other
                         break
