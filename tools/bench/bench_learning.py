@@ -1,0 +1,194 @@
+"""What training learns, measured against what is known exactly.
+
+    python tools/bench/bench_learning.py                      # 2 agents, slip 0.1, 5 seeds
+    python tools/bench/bench_learning.py --agents 3 --slip 0  # 3 agents, deterministic
+
+A replay is made by a team that chases the focal agent (`tools.worlds.chase`), whose policy is known. Level 0 learns
+from it; its cross-entropy is compared with the team's entropy, both summed over team actions exactly, in the states
+of transitions that it hasn't seen. Then the focal agent improves against level 0, agent phase 1 of the staircase; its
+value against level 0 is computed by backward induction, beside those of uniform play and of the best response, as a
+mean over the replay's states: over the horizon it trained for, where the best response may play otherwise at every
+step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when run as a script
+
+import omstore
+from omstore import RolloutTables
+from tools.bench.timing import verdict
+from tools.worlds.chase import Chase
+from tools.worlds.pursuit import Pursuit
+from tools.worlds.walk import walk
+from trainer.exact import ExactModel, Problem
+from trainer.improvement import SoftRolloutPIConfig, soft_rollout_policy_improvement
+from trainer.level0_training import Level0Config
+from trainer.models import ImaginedOpponent, OpponentMLP
+from trainer.prepare import OMTrainingInputs, prepare_om_training_inputs
+from trainer.tables import PolicyTabulator
+
+WITHIN = 0.01
+"""Of the team's entropy: what level 0's cross-entropy may exceed it by."""
+REACHED = 0.9
+"""Of the way from uniform play to the best response."""
+
+_HELD_OUT_SEED = 10**6
+
+
+@dataclass(frozen=True)
+class Known:
+    """The team that made the replay, in held-out states.
+
+    Attributes
+    ----------
+    nodes : (n,) int64
+        Of the store; distinct.
+    share : (n,) float64
+        How often each occurs; sums to 1.
+    team : (n, team actions) float64
+    """
+
+    nodes: NDArray[np.int64]
+    share: NDArray[np.float64]
+    team: NDArray[np.float64]
+
+    def cross_entropy(self, other: NDArray[np.float64]) -> float:
+        """Mean cross-entropy in nats from the team's policy to another, (n, team actions)."""
+        return float(-(self.share @ (self.team * np.log(np.maximum(other, 1e-300))).sum(axis=1)))
+
+
+def make_export(folder: Path, world: Pursuit, chase: Chase, transitions: int, seed: int) -> None:
+    """Stream the world's rows and a replay into a store."""
+    with omstore.create(
+        folder, agents=world.agents, num_actions=world.num_actions, state_width=world.width
+    ) as writer:
+        numbers = writer.add_nodes(world.vectors(np.arange(world.num_nodes)))
+        step = max(1, (1 << 16) // world.num_joint_actions)
+        for first in range(0, world.num_nodes, step):
+            nodes = np.arange(first, min(first + step, world.num_nodes)).repeat(world.num_joint_actions)
+            actions = np.tile(np.arange(world.num_joint_actions), len(nodes) // world.num_joint_actions)
+            found = world.successors(nodes, actions)
+            writer.add_rows(
+                numbers[nodes],
+                actions,
+                offsets=found.offsets,
+                next_nodes=numbers[found.next_node],
+                probability=found.probability,
+                reward=found.reward,
+                done=found.done,
+            )
+        steps = walk(world, transitions, chase, np.random.default_rng(seed))
+        for first in range(0, transitions, 1 << 16):
+            part = slice(first, first + (1 << 16))
+            writer.add_transitions(
+                world.vectors(steps.node[part]),
+                steps.joint_action[part],
+                world.vectors(steps.next_node[part]),
+                steps.reward[part],
+                steps.done[part],
+            )
+
+
+def held_out(graph: omstore.Graph, world: Pursuit, chase: Chase, transitions: int) -> Known:
+    """Walk again, with other random numbers."""
+    steps = walk(world, transitions, chase, np.random.default_rng(_HELD_OUT_SEED))
+    states, count = np.unique(steps.node, return_counts=True)
+    nodes = graph.lookup(world.vectors(states))
+    order = np.argsort(nodes)
+    return Known(nodes[order], count[order] / count.sum(), chase.team(states[order]))
+
+
+def learn(
+    inputs: OMTrainingInputs, known: Known, level0: Level0Config, config: SoftRolloutPIConfig
+) -> tuple[float, float]:
+    """Train both; (excess of level 0's cross-entropy, fraction of the way that the focal agent goes)."""
+    dyn, buffer = inputs.dyn, inputs.buffer
+    start = time.perf_counter()
+    opponent = ImaginedOpponent(dyn.state_width, dyn.actions.num_team, seed=level0.seed)
+    report = opponent.fit_level0(buffer, level0)
+    trained = time.perf_counter()
+    tabulator = PolicyTabulator(dyn, RolloutTables(dyn.graph))
+    imitated = tabulator.probabilities(opponent.level(0), "team", known.nodes).numpy().astype(np.float64)
+    entropy, reached = known.cross_entropy(known.team), known.cross_entropy(imitated)
+    print(
+        f"seed {level0.seed}: level 0: entropy {entropy:.4f}, cross-entropy {reached:.4f} nats "
+        f"(+{100 * (reached / entropy - 1):.2f}%; by the buffer's held-out samples {report.held_out_loss:.4f}), "
+        f"{report.updates} updates, {trained - start:.1f} s"
+    )
+    agent = OpponentMLP(dyn.state_width, dyn.actions.num_focal, seed=level0.seed + 1000)
+    metrics = soft_rollout_policy_improvement(agent, opponent.level(0), buffer, dyn, config)
+    improved = time.perf_counter()
+    exact = ExactModel(dyn.graph, dyn.focal_agent)
+    team = tabulator.probabilities(opponent.level(0), "team").numpy()
+    own = tabulator.probabilities(agent, "agent").numpy()
+    solved = exact.solve(
+        [Problem(exact.uniform("agent"), team), Problem(own, team), Problem(None, team)],
+        horizon=config.horizon,
+        discount=config.discount,
+    )
+    nodes = buffer.graph_state_idx
+    uniform, value, best = (float(solution.values[nodes].mean()) for solution in solved)
+    way = (value - uniform) / (best - uniform)
+    print(
+        f"seed {level0.seed}: agent: uniform {uniform:.4f}, trained {value:.4f}, best response {best:.4f}: "
+        f"{100 * way:.1f}% of the way, {metrics['local']} updates, {improved - trained:.1f} s "
+        f"(exact values {time.perf_counter() - improved:.1f} s)",
+        flush=True,
+    )
+    return reached / entropy - 1, way
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; exit code 1 where a claim fails."""
+    parser = argparse.ArgumentParser(description="What training learns, against what is known exactly.")
+    parser.add_argument("--agents", type=int, default=2)
+    parser.add_argument("--slip", type=float, default=0.1)
+    parser.add_argument("--sharpness", type=float, default=1.0, help="nats a step nearer, of the team")
+    parser.add_argument("--transitions", type=int, default=1_000_000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--root-states", type=int, default=SoftRolloutPIConfig.root_state_samples)
+    parser.add_argument("--temperature", type=float, default=SoftRolloutPIConfig.temperature)
+    parser.add_argument("--lr", type=float, default=SoftRolloutPIConfig.lr)
+    parser.add_argument("--export", type=Path, help="keep the export here, and use it if it is there")
+    options = parser.parse_args(arguments)
+    world = Pursuit(options.agents, options.slip)
+    focal = options.agents - 1
+    chase = Chase(world, focal, options.sharpness)
+    excess, way = [], []
+    with tempfile.TemporaryDirectory(prefix="omstore-bench-") as name:
+        export = options.export or Path(name) / "export"
+        if not (export / "store").exists():
+            make_export(export, world, chase, options.transitions, seed=0)
+        inputs = prepare_om_training_inputs(export, focal_agent=focal)
+        print(f"{inputs.graph!r}, {len(inputs.buffer):,} transitions")
+        known = held_out(inputs.graph, world, chase, max(10_000, options.transitions // 5))
+        for seed in range(options.seeds):
+            config = SoftRolloutPIConfig(
+                root_state_samples=options.root_states,
+                temperature=options.temperature,
+                lr=options.lr,
+                print_every=0,
+                seed=seed,
+            )
+            found = learn(inputs, known, Level0Config(seed=seed), config)
+            excess.append(found[0])
+            way.append(found[1])
+    # the worst of all seeds
+    holds = verdict("entropy / cross-entropy of level 0", 1 / (1 + max(excess)), 1 / (1 + WITHIN))
+    return 0 if holds & verdict("way to the best response", min(way), REACHED) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
