@@ -37,5 +37,11 @@ bench bench_lookup.py --build-50m
 bench bench_rows.py
 bench bench_open.py
 bench bench_kill.py
+bench bench_rollouts.py
+bench bench_training.py
+bench bench_training_memory.py
+bench bench_training_memory.py --agents 4
+bench bench_learning.py
+bench bench_learning.py --agents 3 --slip 0
 bench bench_resume.py
 exit $status
