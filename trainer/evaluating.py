@@ -40,6 +40,12 @@ _NODE_BYTES = 16 * 8 + 24
 """Of a node, at the peak: four values and those of a few agents, before and after a step; best actions, a goal."""
 
 
+_MOST_EDGES = 500_000_000
+"""Edges gone through for visits that weren't asked for: a minute or so."""
+
+_SWEEPS_WITHOUT_END = 100
+
+
 @dataclass(frozen=True)
 class EvaluateOptions:
     """What to evaluate.
@@ -65,8 +71,11 @@ class EvaluateOptions:
         Of captures without a number of steps.
     max_sweeps : int
         Over all rows, for each of these.
-    captures, visits, levels : bool
-        Whether to compute how likely captures are, how often nodes are visited, and a table over all levels.
+    captures, levels : bool
+        Whether to compute how likely captures are, and a table over all levels.
+    visits : bool or None
+        Whether to compute how often nodes are visited. None: if that is at most 500 million edges to go through, steps
+        counted: unlike all else here, it goes edge by edge whatever the encoding.
     goal : path or None
         A (N,) bool array in a .npy file: nodes that count as captures. None: those entered with done.
     write : bool
@@ -91,7 +100,7 @@ class EvaluateOptions:
     reach_tolerance: float = 1e-6
     max_sweeps: int = 1000
     captures: bool = True
-    visits: bool = True
+    visits: bool | None = None
     levels: bool = True
     goal: str | None = None
     write: bool = True
@@ -213,7 +222,7 @@ class _Evaluation:
         if self.options.captures:
             self.say("captures")
             document["captures"] = self._captures(agent, team, arrays)
-        if self.options.visits:
+        if self._counts_visits():
             self.say("visits")
             document["visits"] = self._visits(agent, team, arrays)
         if self.options.levels and levels:
@@ -230,6 +239,14 @@ class _Evaluation:
             path = write_values(folder, "evaluation", arrays, document)
             document["values"] = str(path)
         return EvaluateReport(document, arrays, path)
+
+    def _counts_visits(self) -> bool:
+        if self.options.visits is not None:
+            return self.options.visits
+        edges = self.graph.num_edges * (self.horizon.steps or _SWEEPS_WITHOUT_END)
+        if edges > _MOST_EDGES:
+            self.say(f"visits are left out: {edges:,} edges to go through; --visits asks for them")
+        return edges <= _MOST_EDGES
 
     def _captures(self, agent: Any, team: Any, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         options = self.options

@@ -71,7 +71,11 @@ _SHOWN_LEVELS = (
     help="(nodes,) bool: what counts as a capture [default: done on entering it].",
 )
 @click.option("--captures/--no-captures", default=True, help="How likely captures are [default: yes].")
-@click.option("--visits/--no-visits", default=True, help="How often nodes are visited [default: yes].")
+@click.option(
+    "--visits/--no-visits",
+    default=None,
+    help="How often nodes are visited [default: if edges aren't too many].",
+)
 @click.option("--levels/--no-levels", default=True, help="A table over the team's levels [default: yes].")
 @click.option("--write/--no-write", default=True, help="Values of every node to om/values/ [default: yes].")
 @click.option(
