@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +100,9 @@ def converted(folder: Path, spec: ExportSpec, **options: Any) -> None:
     try:
         convert(folder, ConvertOptions(**asked))
     except BadDataError as error:
-        if "no field names" not in error.message:
+        # Of two unnamed integers the larger is taken for the node: wrong where there are more actions than nodes.
+        small = spec.record in POSITIONAL and spec.num_nodes <= math.prod(spec.num_actions)
+        if "no field names" not in error.message and not (small and "is no node" in error.message):
             raise
         convert(folder, ConvertOptions(**asked, map=positions(spec)))
 
@@ -108,10 +111,28 @@ ROWS_TRIED_IN_SEVERAL_REGIONS = ExportSpec(
     world="random", seed=30, duplicates=True, done_level="edge", shuffle=True
 )
 
+ONE_NODE = ExportSpec(
+    world="random",
+    num_nodes=1,
+    width=3,
+    reward_level="graph",
+    done_level="graph",
+    record="frozen-slots",
+    protocol=2,
+    graph="adjacency",
+    joint_action="class",
+    reward="scalar",
+    done=False,
+    transitions=1,
+    replay_record="dataclass",
+    replay_action="tuple",
+)
 
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=specs())
 @example(spec=ROWS_TRIED_IN_SEVERAL_REGIONS)
+@example(spec=ONE_NODE)
 def test_a_random_export_is_converted_exactly(
     tmp_path_factory: pytest.TempPathFactory, spec: ExportSpec
 ) -> None:
