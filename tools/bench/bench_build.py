@@ -128,7 +128,7 @@ def main(
         return
     world = ["--agents", str(agents), "--slip", str(slip)]
     held = True
-    with tempfile.TemporaryDirectory(prefix="omstore-bench-", dir=".") as name:
+    with tempfile.TemporaryDirectory(prefix="omstore-bench-") as name:
         for encoding in encodings.split(","):
             _build(["--agents", "2", "--slip", str(slip)], Path(name) / "warm", encoding, 0)
         enumerated: dict[int, list[float]] = {1: [], 2: []}
