@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from omstore.exact import factored_kernels
 from omstore.exact.gains import Gains, Terms, Valuation
 from omstore.exact.row_source import Block, RowSource
 from omstore.read.graph import Graph
+from omstore.rollout.policies import Sides
 from omstore.rows import FactoredRows, Probabilities
 from omstore.rows.factored_tables import Component
 from omstore.rows.patterns import NO_PATTERN
@@ -28,6 +30,11 @@ _WORK_BYTES = 256 << 20
 
 _CHUNK_ROWS = 1 << 19
 """Rows whose returns are held at a time: 4 MiB."""
+
+_RESPOND_NODES = 1 << 12
+"""Nodes whose policies are asked for at a time."""
+
+Block2D = NDArray[np.float64]
 
 _HINT = "Convert or build the store again."
 
@@ -257,6 +264,79 @@ class FactoredSource(RowSource):
         self._back_up(first, stop, True, gains, _Scratch(self._stages), out)
         return nodes, out
 
+    def splits(self, sides: Sides) -> bool | None:
+        """Say whether `respond` may be asked for two sides: True where the own side is the last component's agent,
+        False where the other is; None where it may not."""
+        stages = self._stages
+        if not stages.whole or not stages.always or (self._exceptions[2] < 0).any():
+            return None
+        actions = np.arange(int(stages.actions[-1]))
+        for joint, own in ((sides.learner_joint, True), (sides.other_joint, False)):
+            if len(joint) == len(actions) > 1 and np.array_equal(stages.joint_action[joint], actions):
+                heads = stages.joint_head[joint]
+                if (heads == heads[0]).all():
+                    return own
+        return None
+
+    def respond(
+        self,
+        first: int,
+        stop: int,
+        gains: Gains,
+        own_is_last: bool,
+        sides: Sides,
+        policies: Callable[[slice | NDArray[np.int64], int], tuple[Block2D | None, Block2D | None]],
+    ) -> Iterator[tuple[slice | NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]]:
+        """Go through product numbers where `splits` allows it, giving nodes, values, and best actions.
+
+        Parameters
+        ----------
+        first, stop : int
+        gains : Gains
+        own_is_last : bool
+            What `splits` said.
+        sides : Sides
+        policies : callable
+            Gives the own and the other side's probabilities at some nodes; None: this side plays the best.
+        """
+        scratch = _Scratch(self._stages)
+        others = sides.other_joint if own_is_last else sides.learner_joint
+        head_of = as_input(self._stages.joint_head[others], np.int64)
+        nobody = as_input(np.empty((0, 0)), np.float64)
+        for begin in range(first, stop, _RESPOND_NODES):
+            end = min(begin + _RESPOND_NODES, stop)
+            nodes = self._nodes(begin, end)
+            count = end - begin if isinstance(nodes, slice) else len(nodes)
+            own, other = (nobody if block is None else block for block in policies(nodes, count))
+            out, chosen = np.empty(count), np.empty(count, np.int64)
+            last_plays, heads_play = (own, other) if own_is_last else (other, own)
+            exceptions = (self._exceptions[0], *self._exceptions[2:])
+            stages = self._stages
+            arguments: list[Any] = [
+                begin,
+                end,
+                last_plays,
+                heads_play,
+                head_of,
+                *self._contracted(),
+                self._product,
+                self._node_at,
+                self.graph.num_nodes,
+                *exceptions,
+                *_gain_arrays(gains),
+                scratch.work,
+                stages.work_start,
+                stages.lanes,
+                scratch.staged,
+                scratch.local,
+                scratch.head_legal,
+                out,
+                chosen,
+            ]
+            status, node = factored_kernels.respond_products(*arguments)
+            _raise(status, node)
+            yield nodes, out, chosen
+
     @property
     def finds_best(self) -> bool:
         """Whether `best` may be asked."""
@@ -278,10 +358,34 @@ class FactoredSource(RowSource):
         out: NDArray[np.float64],
     ) -> None:
         stages = self._stages
-        status, node = factored_kernels.back_up_products(
+        arguments: list[Any] = [
             first,
             stop,
             best_only,
+            *self._contracted(),
+            stages.joint_head,
+            stages.joint_action,
+            stages.always,
+            self._product,
+            self._node_at,
+            self.graph.num_nodes,
+            *self._exceptions,
+            *_gain_arrays(gains),
+            scratch.work,
+            stages.work_start,
+            stages.lanes,
+            scratch.staged,
+            scratch.local,
+            scratch.head_legal,
+            out,
+        ]
+        status, node = factored_kernels.back_up_products(*arguments)
+        _raise(status, node)
+
+    def _contracted(self) -> tuple[NDArray[Any], ...]:
+        """What the kernels need to know of components and combinations."""
+        stages = self._stages
+        return (
             stages.sizes,
             stages.tails,
             stages.actions,
@@ -293,33 +397,23 @@ class FactoredSource(RowSource):
             stages.combo_start,
             stages.combo_source,
             stages.combo_action,
-            stages.joint_head,
-            stages.joint_action,
-            stages.always,
-            self._product,
-            self._node_at,
-            self.graph.num_nodes,
-            *self._exceptions,
-            gains.table,
-            gains.plain,
-            gains.base,
-            gains.marked,
-            scratch.work,
-            stages.work_start,
-            stages.lanes,
-            scratch.staged,
-            scratch.local,
-            scratch.head_legal,
-            out,
         )
-        if status == factored_kernels.OK:
-            return
-        reason = {
-            factored_kernels.BAD_NODE: "a next node doesn't exist",
-            factored_kernels.BAD_CODE: "an outcome code has no probability",
-            factored_kernels.BAD_BLOCK: "its block of patterns doesn't exist",
-        }[status]
-        raise CorruptStoreError(f"rows: node {node} is damaged: {reason}", _HINT)
+
+
+def _gain_arrays(gains: Gains) -> tuple[NDArray[Any], ...]:
+    return gains.table, gains.plain, gains.base, gains.marked
+
+
+def _raise(status: int, node: int) -> None:
+    """Raise the error for what a kernel found wrong with a node."""
+    if status == factored_kernels.OK:
+        return
+    reason = {
+        factored_kernels.BAD_NODE: "a next node doesn't exist",
+        factored_kernels.BAD_CODE: "an outcome code has no probability",
+        factored_kernels.BAD_BLOCK: "its block of patterns doesn't exist",
+    }[status]
+    raise CorruptStoreError(f"rows: node {node} is damaged: {reason}", _HINT)
 
 
 class _Scratch:

@@ -13,7 +13,7 @@ import numpy as np
 
 from omstore.compiled import inner_kernel, kernel
 
-__all__ = ["BAD_BLOCK", "BAD_CODE", "BAD_NODE", "OK", "back_up_products"]
+__all__ = ["BAD_BLOCK", "BAD_CODE", "BAD_NODE", "OK", "back_up_products", "respond_products"]
 
 OK, BAD_NODE, BAD_CODE, BAD_BLOCK = 0, 1, 2, 3
 
@@ -371,5 +371,185 @@ def back_up_products(
                 out[written * num_joint + joint] = worth
         if best_only:
             out[written] = value if value > -np.inf else 0.0
+        written += 1
+    return OK, written
+
+
+@inner_kernel
+def _dot(a: Any, b: Any, length: Any, sums: Any) -> float:
+    """Return the sum of products, sixteen sums side by side; `length` is a multiple of 16."""
+    sums[:16] = 0.0
+    for first in range(0, length, 16):
+        x, y = a[first : first + 16], b[first : first + 16]
+        for i in range(16):
+            sums[i] += x[i] * y[i]
+    total = 0.0
+    for i in range(16):
+        total += sums[i]
+    return total
+
+
+@kernel
+def respond_products(
+    first: Any,
+    stop: Any,
+    last_plays: Any,
+    heads_play: Any,
+    head_of: Any,
+    sizes: Any,
+    tails: Any,
+    actions: Any,
+    pair_start: Any,
+    offsets: Any,
+    nexts: Any,
+    chances: Any,
+    combos: Any,
+    combo_start: Any,
+    combo_source: Any,
+    combo_action: Any,
+    product: Any,
+    node_at: Any,
+    num_nodes: Any,
+    block: Any,
+    block_same: Any,
+    pattern_offsets: Any,
+    delta: Any,
+    pattern_list: Any,
+    list_offsets: Any,
+    list_code: Any,
+    chance_of: Any,
+    table: Any,
+    plain: Any,
+    base: Any,
+    marked: Any,
+    work: Any,
+    work_start: Any,
+    lanes: Any,
+    staged: Any,
+    local: Any,
+    head_legal: Any,
+    out: Any,
+    chosen: Any,
+) -> tuple[int, int]:
+    """Back up nodes where one side is the last component's agent, the other all others; all rows are legal.
+
+    What is weighed by a policy is summed before it is mixed, so nothing is made for each joint action.
+
+    Parameters
+    ----------
+    last_plays, heads_play : (nodes, actions) float64
+        Policies of the last component's agent and of the others; empty: this side plays the best.
+    head_of : (heads,) int64
+        The head of each of the others' actions.
+    block, block_same, ...
+        As for `back_up_products`; all of `block_same` are patterns.
+    out : (nodes,) float64
+    chosen : (nodes,) int64, or empty
+        The best action of the side that plays it.
+    """
+    last = sizes.size - 1
+    size, heads, moves = sizes[last], combos[last - 1], actions[last]
+    turned = work[work_start[last] : work_start[last] + size * lanes]
+    weights, mixed, sums = np.zeros(lanes), np.zeros(lanes), np.empty(16)
+    worth, met = np.empty(size), np.full(size, -1, np.int64)
+    values, alike = np.empty(moves), np.ones(max(moves, heads))
+    ready = -1
+    written = 0
+    for number in range(first, stop):
+        node = int(number)
+        if node_at.size:
+            node = int(node_at[number])
+            if node >= num_nodes:
+                continue
+        which = np.int64(block[node]) - 1 if block.size else -1
+        if which >= block_same.size:
+            return BAD_BLOCK, node
+        if which >= 0:
+            gain, start = table, 0.0
+            if marked.size and marked[node]:
+                gain, start = plain, base[node]
+            status, value = _row_of_pattern(
+                node, block_same[which], num_nodes, product, gain, start,
+                pattern_offsets, delta, pattern_list, list_offsets, list_code, chance_of,
+            )  # fmt: skip
+            if status != OK:
+                return status, node
+            out[written] = value
+            if chosen.size:
+                chosen[written] = 0
+            written += 1
+            continue
+        head = number // size
+        if head != ready:
+            _set_stages(
+                head, sizes, tails, actions, pair_start, offsets, nexts, chances,
+                combos, combo_start, combo_source, combo_action, True, table,
+                work, work_start, lanes, local, staged, head_legal,
+            )  # fmt: skip
+            ready = head
+        first_pair = pair_start[last] + (number - head * size) * moves
+        best, action = -np.inf, 0
+        mine, theirs = alike, alike
+        mine_mass, theirs_mass = 0.0, 0.0
+        if last_plays.size:
+            mine = last_plays[written]
+            for a in range(moves):
+                mine_mass += mine[a]
+        if heads_play.size:
+            theirs = heads_play[written]
+            for t in range(heads):
+                theirs_mass += theirs[t]
+        # Without a chance on any joint action, each is as likely: then nobody has a choice.
+        nobody = (last_plays.size and mine_mass == 0.0) or (heads_play.size and theirs_mass == 0.0)
+        if nobody:
+            mine, theirs = alike, alike
+            mine_mass, theirs_mass = float(moves), float(heads)
+        if heads_play.size or nobody:
+            for t in range(heads):
+                weights[head_of[t]] = theirs[t]
+            for a in range(moves):
+                values[a] = 0.0
+                for k in range(offsets[first_pair + a], offsets[first_pair + a + 1]):
+                    follows = nexts[k]
+                    if met[follows] != number:
+                        met[follows] = number
+                        rows = turned[follows * lanes : follows * lanes + lanes]
+                        worth[follows] = _dot(rows, weights, lanes, sums)
+                    values[a] += chances[k] * worth[follows]
+            if last_plays.size or nobody:
+                best = 0.0
+                for a in range(moves):
+                    best += mine[a] * values[a]
+                best /= mine_mass * theirs_mass
+            else:
+                for a in range(moves):
+                    value = values[a] / theirs_mass
+                    if value > best:
+                        best, action = value, a
+        else:
+            mixed[:] = 0.0
+            for a in range(moves):
+                for k in range(offsets[first_pair + a], offsets[first_pair + a + 1]):
+                    follows = nexts[k]
+                    if met[follows] != number:
+                        met[follows] = number
+                        worth[follows] = 0.0
+                    worth[follows] += mine[a] * chances[k]
+            for a in range(moves):
+                for k in range(offsets[first_pair + a], offsets[first_pair + a + 1]):
+                    follows = nexts[k]
+                    if met[follows] == number:
+                        met[follows] = -1
+                        chance = worth[follows]
+                        rows = turned[follows * lanes : follows * lanes + lanes]
+                        for i in range(lanes):
+                            mixed[i] += chance * rows[i]
+            for t in range(heads):
+                value = mixed[head_of[t]] / mine_mass
+                if value > best:
+                    best, action = value, t
+        out[written] = best
+        if chosen.size:
+            chosen[written] = action
         written += 1
     return OK, written

@@ -127,6 +127,8 @@ class Sweeper:
             source = self._source_of(backup)
             if isinstance(source, FactoredSource) and source.finds_best and backup.one_player:
                 self._best(source, backup)
+            elif isinstance(source, FactoredSource) and self._respond(source, backup):
+                continue
             else:
                 together.setdefault(source, []).append(backup)
         for source, several in together.items():
@@ -153,6 +155,30 @@ class Sweeper:
             backup.out[nodes] = -best if backup.minimise else best
 
         self._share(source, run)
+
+    def _respond(self, source: FactoredSource, backup: Backup) -> bool:
+        """Back up two sides without keeping rows, where that can be; or return False."""
+        sides = backup.sides(self.graph)
+        own_is_last = source.splits(sides)
+        if own_is_last is None or backup.out.ndim == 2:
+            return False
+        gains = source.gains(_valuation(backup))
+        sizes = len(sides.learner_joint), len(sides.other_joint)
+
+        def policies(
+            nodes: slice | NDArray[np.int64], count: int
+        ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
+            own = None if backup.own is None else policy_block(backup.own, nodes, count, sizes[0])
+            return own, policy_block(backup.other, nodes, count, sizes[1])
+
+        def run(first: int, stop: int) -> None:
+            for nodes, values, actions in source.respond(first, stop, gains, own_is_last, sides, policies):
+                backup.out[nodes] = -values if backup.minimise else values
+                if backup.actions is not None:
+                    backup.actions[nodes] = actions
+
+        self._share(source, run)
+        return True
 
     def _share(self, source: RowSource, run: Callable[[int, int], None]) -> None:
         """Let threads go through all units, a part each at a time."""

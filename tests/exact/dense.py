@@ -54,10 +54,10 @@ def mean_under(rows: Floats, chances: Floats) -> float:
     return float(np.nansum(np.where(legal, rows, 0.0) * chances) / chances.sum())
 
 
-def random_policy(rng: np.random.Generator, nodes: int, actions: int, *, sparse: bool = True) -> Floats:
-    """Random policies of which some never play some actions."""
-    weights = rng.random((nodes, actions))
-    if sparse:
-        weights *= rng.random((nodes, actions)) < 0.6
-        weights[weights.sum(axis=1) == 0, 0] = 1.0
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+def random_policy(rng: np.random.Generator, nodes: int, actions: int) -> Floats:
+    """Random policies of which some never play some actions, and some none at all."""
+    weights = rng.random((nodes, actions)) * (rng.random((nodes, actions)) < 0.6)
+    weights[weights.sum(axis=1) == 0, 0] = 1.0
+    policy = weights / weights.sum(axis=1, keepdims=True)
+    policy[::7] = 0.0
+    return np.asarray(policy)

@@ -11,6 +11,8 @@ import pytest
 import omstore
 from omstore.errors import UsageError
 from omstore.exact import Backup, Sweeper
+from omstore.exact.factored import FactoredSource
+from omstore.rollout import Sides
 from tests.exact.dense import dense_rows, joint_table, mean_under, random_policy
 from tests.rollout.conftest import partly_legal  # noqa: F401 - a fixture
 from tools.worlds.random_graph import LEVELS, RandomGraph
@@ -128,6 +130,38 @@ def test_random_graphs_whatever_rewards_depend_on(tmp_path, rng, reward, done):
     rows = ("csr", "csr-compressed", "dictionary")[(LEVELS.index(reward) + len(done)) % 3]
     world = RandomGraph(40, (3, 2, 2), illegal=0.5, reward_level=reward, done_level=done, seed=4)
     check(stored(tmp_path, world, rows), np.arange(40), rng)
+
+
+def test_the_shortest_way_is_taken(pursuit, partly_legal):  # noqa: F811
+    """Else the tests above would compare one way with itself."""
+    out = np.empty(512)
+    rewarded = Backup(np.zeros(512), [0, 0, 1], out)
+    for encoding in ENCODINGS:
+        expected = "factored" if encoding == "factored" else "edges"
+        assert Sweeper(pursuit(encoding)).method(rewarded) == expected
+    graph = pursuit("factored")
+    source = Sweeper(graph)._source_of(rewarded)
+    assert isinstance(source, FactoredSource)
+    assert source.finds_best
+    splits = [source.splits(Sides.of(graph.num_actions, side)) for side in ([2], [0, 1], [0], [1, 2])]
+    assert splits == [True, False, None, None]
+    some = partly_legal("factored")
+    illegal = Sweeper(some)._source_of(Backup(np.zeros(some.num_nodes), [0, 1], np.empty(some.num_nodes)))
+    assert isinstance(illegal, FactoredSource)
+    assert illegal.splits(Sides.of(some.num_actions, [0])) is None
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_follows_done_and_no_rewards(pursuit, rng, ends):
+    values = rng.random(512)
+    found = [Sweeper(pursuit(encoding)).rows(values, [], 0.8, ends=ends) for encoding in ENCODINGS]
+    graph = pursuit("csr")
+    for node in rng.choice(512, 30):
+        edges = graph.successors(np.full(125, node), np.arange(125))
+        follows = np.where(ends & edges.done, 0.0, values[edges.next_node])
+        expected = np.add.reduceat(edges.probability * follows * 0.8, edges.offsets[:-1])
+        for rows in found:
+            assert np.allclose(rows[node], expected, rtol=0, atol=1e-12)
 
 
 def test_what_makes_no_sense(pursuit):
