@@ -81,17 +81,22 @@ def read_current(store: Path) -> str | None:
         If ``CURRENT`` is no version's name, or the version it names is missing.
     """
     path = store / CURRENT_NAME
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     hint = "`omstore rollback --to VERSION` sets it to a version that is there."
-    name = content[:64].decode("ascii", "replace").removesuffix("\n")
-    if _VERSION.fullmatch(name) is None or len(content) > 64:
-        raise CorruptStoreError(f"{path} doesn't name a version but holds {name!r}", hint)
-    if not (store / name).is_dir():
-        raise CorruptStoreError(f"{path} names {name}, which is missing", hint)
-    return name
+    missing = ""
+    while True:
+        try:
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        name = content[:64].decode("ascii", "replace").removesuffix("\n")
+        if _VERSION.fullmatch(name) is None or len(content) > 64:
+            raise CorruptStoreError(f"{path} doesn't name a version but holds {name!r}", hint)
+        if (store / name).is_dir():
+            return name
+        # A reader that slept while others published twice finds the version deleted, and another one named.
+        if name == missing:
+            raise CorruptStoreError(f"{path} names {name}, which is missing", hint)
+        missing = name
 
 
 def replace_current(store: Path, name: str, scratch: Path) -> None:

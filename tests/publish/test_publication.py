@@ -225,3 +225,21 @@ def test_the_working_folder_may_change(tmp_path, small, monkeypatch):
         small.fill(staging, 1)
         staging.publish(small.manifest(1))
     assert small.check(resolve(tmp_path / "export")) == 1
+
+
+def test_a_version_deleted_while_current_was_read_is_looked_up_again(tmp_path, small, monkeypatch):
+    """As when a reader sleeps between reading CURRENT and looking at the folder, and others publish twice."""
+    small.publish(tmp_path, 1)
+    real, asked = Path.is_dir, []
+
+    def is_dir(path, *arguments, **options):
+        if path.name.startswith("v0") and not asked:
+            asked.append(path)
+            monkeypatch.setattr(Path, "is_dir", real)
+            for seed in (2, 3):
+                small.publish(tmp_path, seed)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    assert current(tmp_path) == "v000003"
+    assert not asked[0].exists()
