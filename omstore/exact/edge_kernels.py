@@ -73,11 +73,21 @@ def back_up_edges(
             if marked[node]:
                 own, start = plain, base[node]
         total = 0.0
+        if how == PER_CODE and not by_code:  # what most large graphs need, without questions at every edge
+            for edge in range(offsets[row], offsets[row + 1]):
+                follows, code = np.int64(next_node[edge]), np.int64(codes[edge])
+                if follows < 0 or follows >= own.size:
+                    return BAD_NODE, row
+                if code >= probability.size:
+                    return BAD_CODE, row
+                total += probability[code] * (start + own[follows])
+            out[row] = total
+            continue
         for edge in range(offsets[row], offsets[row + 1]):
             follows = np.int64(next_node[edge])
             if follows < 0 or follows >= own.size:
                 return BAD_NODE, row
-            code = np.int64(codes[edge]) if codes.size else 0
+            code = np.int64(codes[edge]) if codes.size else np.int64(0)
             if how == PER_CODE:
                 if code >= probability.size:
                     return BAD_CODE, row

@@ -12,6 +12,7 @@ from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.exact import reduce_kernels
 from omstore.exact.backup import Backup, policy_block
+from omstore.exact.dictionary import DictionarySource
 from omstore.exact.factored import FactoredSource
 from omstore.exact.gains import Terms, Valuation
 from omstore.exact.row_source import EdgeSource, ResolvedSource, RowSource
@@ -55,7 +56,7 @@ class Sweeper:
         self._sources: dict[tuple[bool, bool], RowSource] = {}
 
     def method(self, backup: Backup) -> str:
-        """Return how rows are gone through: ``"factored"``, ``"edges"`` or ``"resolved edges"``."""
+        """Return how rows are gone through: ``"factored"``, ``"dictionary"``, ``"edges"`` or ``"resolved edges"``."""
         return self._source_of(backup).name
 
     def rows(
@@ -195,6 +196,7 @@ class Sweeper:
         if counts not in self._sources:
             terms = Terms(self.graph, rewards=counts[0], ends=counts[1])
             source: RowSource | None = FactoredSource.of(self.graph, terms)
+            source = source or DictionarySource.of(self.graph, terms)
             if source is None:
                 by_table = terms.by_next_node or terms.by_code
                 source = EdgeSource(self.graph, terms) if by_table else ResolvedSource(self.graph, terms)

@@ -137,7 +137,7 @@ def test_the_shortest_way_is_taken(pursuit, partly_legal):  # noqa: F811
     out = np.empty(512)
     rewarded = Backup(np.zeros(512), [0, 0, 1], out)
     for encoding in ENCODINGS:
-        expected = "factored" if encoding == "factored" else "edges"
+        expected = encoding if encoding in ("factored", "dictionary") else "edges"
         assert Sweeper(pursuit(encoding)).method(rewarded) == expected
     graph = pursuit("factored")
     source = Sweeper(graph)._source_of(rewarded)
