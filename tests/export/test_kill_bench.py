@@ -12,7 +12,7 @@ GOOD = """
 import os, shutil, sys, time
 from pathlib import Path
 export = Path(sys.argv[1]); store = export / "store"; store.mkdir(exist_ok=True)
-for old in store.glob(".staging*"): shutil.rmtree(old)
+for old in store.glob(".staging*"): shutil.rmtree(old) if old.is_dir() else old.unlink()
 staging = store / ".staging-1"; staging.mkdir()
 try:
     for i in range(6):

@@ -38,7 +38,7 @@ class TestTrain:
         code, out, err = omtrain(export, *FLAGS)
         assert code == 0
         assert out.startswith(f"{export} trained: {export}/om/iop_stack.pt\n")
-        assert re.search(r"memory +\d+ MiB anonymous, \d+ MiB file-backed at the peak", out)
+        assert re.search(r"memory +[\d.]+ [MG]iB anonymous, [\d.]+ [MG]iB file-backed at the peak", out)
         assert "soft-rollout-PI 4/4 | team level=L2: local=4/4 global=240/240 (100.0%) roots=50/50" in err
         assert results(export) == results(trained)
 
