@@ -70,7 +70,7 @@ class TrainConfig:
     level0_epochs: int = _setting(3, "epochs", "Times that level 0 uses every training transition.")
     level0_batch: int = _setting(1024, "transitions", "Transitions of an update of level 0.")
     level0_lr: float = _setting(
-        6e-3, "weight a step", "Step size of Adam for level 0 at first; it falls to 0."
+        1e-2, "weight a step", "Step size of Adam for level 0 at first; it falls to 0."
     )
     level0_held_out: float = _setting(
         0.02, "fraction", "Fraction of the transitions that level 0 never trains on, to evaluate it."

@@ -50,7 +50,7 @@ class Level0Config:
     # the model short of what it can tell after as many
     epochs: int = 3
     batch: int = 1024
-    lr: float = 6e-3
+    lr: float = 1e-2
     held_out: float = 0.02
     seed: int = 0
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,12 @@ WITHIN = 0.01
 """Of the team's entropy: what level 0's cross-entropy may exceed it by."""
 REACHED = 0.9
 """Of the way from uniform play to the best response."""
+
+IMPROVEMENT = SoftRolloutPIConfig(
+    batch=64, n_rollouts=512, temperature=0.005, lr=5e-3, entropy_coef=0.0, print_every=0
+)
+"""Few roots and many rollouts: where action values differ by less than their errors, the soft target can't tell actions
+apart, and a temperature as high as that leaves a tenth of the way to the best response."""
 
 _HELD_OUT_SEED = 10**6
 
@@ -158,9 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sharpness", type=float, default=1.0, help="nats a step nearer, of the team")
     parser.add_argument("--transitions", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--root-states", type=int, default=SoftRolloutPIConfig.root_state_samples)
-    parser.add_argument("--temperature", type=float, default=SoftRolloutPIConfig.temperature)
-    parser.add_argument("--lr", type=float, default=SoftRolloutPIConfig.lr)
+    parser.add_argument("--root-states", type=int, default=50_000)
     parser.add_argument("--export", type=Path, help="keep the export here, and use it if it is there")
     options = parser.parse_args(arguments)
     world = Pursuit(options.agents, options.slip)
@@ -175,13 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{inputs.graph!r}, {len(inputs.buffer):,} transitions")
         known = held_out(inputs.graph, world, chase, max(10_000, options.transitions // 5))
         for seed in range(options.seeds):
-            config = SoftRolloutPIConfig(
-                root_state_samples=options.root_states,
-                temperature=options.temperature,
-                lr=options.lr,
-                print_every=0,
-                seed=seed,
-            )
+            config = replace(IMPROVEMENT, root_state_samples=options.root_states, seed=seed)
             found = learn(inputs, known, Level0Config(seed=seed), config)
             excess.append(found[0])
             way.append(found[1])
