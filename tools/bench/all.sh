@@ -37,6 +37,11 @@ bench bench_lookup.py --build-50m
 bench bench_rows.py
 bench bench_open.py
 bench bench_kill.py
+bench bench_build.py
+bench bench_build.py --agents 4 --limit 1G --encodings factored --runs 1
+bench bench_sample.py
+bench bench_sweep.py
+bench bench_rollout_speed.py
 bench bench_rollouts.py
 bench bench_training.py
 bench bench_training_memory.py

@@ -75,7 +75,7 @@ def main(
     alone = run_limited([sys.executable, "-c", "import torch"], 0)
     click.echo(f"import torch: {alone.describe()}")
     held = True
-    with tempfile.TemporaryDirectory(prefix="omstore-bench-", dir=".") as name:
+    with tempfile.TemporaryDirectory(prefix="omstore-bench-") as name:
         folder = Path(name)
         if export is not None:
             exports = [export]

@@ -1,8 +1,8 @@
 """Rollouts of one training update: 512 roots x 5 candidates x 8 rollouts x horizon 10, tabulated random policies.
 
-    python tools/bench/bench_rollout.py                                  # 3 agents, slip 0.1, built for it
-    python tools/bench/bench_rollout.py --agents 2 --rows factored
-    python tools/bench/bench_rollout.py --export exports/pursuit/3
+    python tools/bench/bench_rollout_speed.py                                  # 3 agents, slip 0.1, built for it
+    python tools/bench/bench_rollout_speed.py --agents 2 --rows factored
+    python tools/bench/bench_rollout_speed.py --export exports/pursuit/3
 
 Steps are those really made: an episode that is done early makes fewer. The results of all encodings are compared
 to the bit. A machine that does something else at the same time shows in the times of two threads first.
