@@ -284,6 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=2,
         help="of all ways; torch's wait for each other where other programs run",
     )
+    parser.add_argument("--ways", default="objects,CSR", help="which to measure beside ours")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     print(f"load {os.getloadavg()[0]:.1f}, {options.threads} threads")
@@ -294,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]  # fmt: skip
     holds = True
     with tempfile.TemporaryDirectory(prefix="omstore-bench-") as folder:
-        for name, parameters, way in worlds:
+        for name, parameters, way in (world for world in worlds if world[0] in options.ways.split(",")):
             export = Path(folder) / name
             build(load_model("pursuit", parameters), export, BuildOptions(transitions=50_000))
             training = Training(export, parameters["agents"] - 1, options.threads)
