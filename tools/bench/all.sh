@@ -47,6 +47,5 @@ bench bench_training.py
 bench bench_training_memory.py
 bench bench_training_memory.py --agents 4
 bench bench_learning.py
-bench bench_learning.py --agents 3 --slip 0
 bench bench_resume.py
 exit $status
