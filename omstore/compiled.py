@@ -1,4 +1,4 @@
-"""One decorator for every compiled kernel of the project."""
+"""What every compiled kernel of the project is made with."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 import numpy as np
+from llvmlite import ir
+from numba.core import types
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["as_input", "inlined_kernel", "inner_kernel", "kernel"]
+__all__ = ["as_input", "inlined_kernel", "inner_kernel", "intrinsic", "kernel", "prefetch"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_BYTE = ir.IntType(8)
 
 
 def kernel(function: F) -> F:
@@ -21,7 +26,7 @@ def kernel(function: F) -> F:
     is compiled afresh in every process instead of failing at import, as numba would.
 
     numba keys its cache on the content of the function's own file: a kernel must only call kernels of the
-    same file, or a change in the other file goes unnoticed.
+    same file (and :func:`prefetch`), or a change in the other file goes unnoticed.
     """
     try:
         return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
@@ -58,6 +63,33 @@ def inlined_kernel(function: F) -> F:
         "forceinline": True,
     }
     return cast(F, cast(Any, numba.njit)(**options)(function))
+
+
+def intrinsic(function: Any) -> Any:
+    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
+    return numba.extending.intrinsic(function)
+
+
+# The one thing that kernels of any file may call: a copy that a kernel's cache keeps after a change here gives
+# no other result.
+@intrinsic
+def prefetch(typing: Any, array: Any, position: Any) -> Any:
+    """Ask for the cache line of an element ahead of its use; any position is harmless."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _BYTE.as_pointer())
+        i32 = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch",
+            (_BYTE.as_pointer(),),
+            ir.FunctionType(ir.VoidType(), [_BYTE.as_pointer(), i32, i32, i32]),
+        )
+        # read, keep in all caches, data
+        builder.call(function, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
 
 
 def as_input(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import kernel
+from omstore.compiled import intrinsic, kernel, prefetch
 
 __all__ = [
     "CORRUPT",
@@ -60,17 +59,11 @@ _NOT_BITS = np.uint64(0xFEFEFEFEFEFEFEFE)
 _TOP_BYTE = np.uint64(56)
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-_U8 = ir.IntType(8)
 _U64 = ir.IntType(64)
 _U128 = ir.IntType(128)
 
 
-@_intrinsic
+@intrinsic
 def _load_word(typing: Any, array: Any, position: Any) -> Any:
     """Eight bytes of a uint8 array from any position, as one little-endian word. The caller checks bounds."""
 
@@ -85,28 +78,7 @@ def _load_word(typing: Any, array: Any, position: Any) -> Any:
     return types.uint64(array, types.int64), generate
 
 
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type = signature.args[0]
-        data = context.make_array(array_type)(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _U8.as_pointer())
-        i32 = ir.IntType(32)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (_U8.as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [_U8.as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(function, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
-@_intrinsic
+@intrinsic
 def _multiply_high(typing: Any, a: Any, b: Any) -> Any:
     """Return the high 64 bits of a 64 x 64 bit product."""
 
@@ -217,7 +189,7 @@ def _confirm_block(
             node = _node_at(slots, place)
             if node < 0 or node >= num_nodes:
                 return CORRUPT
-            _prefetch(packed, node * key_bytes)
+            prefetch(packed, node * key_bytes)
     for i in range(count):
         place = places[i]
         node = -1
@@ -260,7 +232,7 @@ def find_packed(slots: Any, capacity: int, packed: Any, key_bytes: int, keys: An
             state = _finish(state)
             hashes[i] = state
             places[i] = _home(state, capacity)
-            _prefetch(slots, places[i])
+            prefetch(slots, places[i])
         if _confirm_block(slots, packed, key_bytes, count, words, hashes, places, out, first) == CORRUPT:
             return CORRUPT
     return -1
@@ -315,7 +287,7 @@ def find_bits(slots: Any, capacity: int, packed: Any, states: Any, width: int, o
             state = _finish(state)
             hashes[i] = state
             places[i] = _home(state, capacity)
-            _prefetch(slots, places[i])
+            prefetch(slots, places[i])
         if _confirm_block(slots, packed, key_bytes, count, words, hashes, places, out, first) == CORRUPT:
             return CORRUPT
     return -1

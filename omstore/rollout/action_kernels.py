@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import inlined_kernel, kernel
+from omstore.compiled import inlined_kernel, intrinsic, kernel, prefetch
 
 __all__ = [
     "DRAWS",
@@ -43,33 +42,7 @@ _SEARCHED = 64  # actions from which on a row is searched instead of compared as
 _BATCH = 128  # environments in flight; enough to hide memory latency
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twin of the one in omstore.rows.kernels: a kernel may call only what lies in its own file.
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (ir.IntType(8).as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
-@_intrinsic
+@intrinsic
 def _count_passed(typing: Any, cumulative: Any, position: Any, number: Any) -> Any:
     """How many of 8 ascending float32 a float64 isn't below; nothing is checked."""
 
@@ -143,9 +116,9 @@ def _find_rows(
         if row < 0 or row >= num_rows:
             missing = first + i
             break
-        _prefetch(table, row * stride)
+        prefetch(table, row * stride)
         if stride > 16:
-            _prefetch(table, row * stride + 16)
+            prefetch(table, row * stride + 16)
     return missing
 
 

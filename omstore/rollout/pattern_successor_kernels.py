@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import kernel
+from omstore.compiled import kernel, prefetch
 
 __all__ = ["draw_patterns"]
 
@@ -27,32 +24,6 @@ BAD_CODE = 5
 BAD_PATTERN = 7
 
 _BATCH = 128  # rows in flight; enough to hide memory latency
-
-
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twin of the one in omstore.rows.kernels: a kernel may call only what lies in its own file.
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (ir.IntType(8).as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
 
 
 @kernel
@@ -103,22 +74,22 @@ def draw_patterns(
         some = min(_BATCH, count - first)
         for i in range(some):
             node = nodes[np.uint64(first + i)]
-            _prefetch(block, node)
-            _prefetch(position, node)
+            prefetch(block, node)
+            prefetch(position, node)
         for i in range(some):
             number = np.int64(block[nodes[np.uint64(first + i)]])
             if number >= num_blocks:
                 return BAD_PATTERN, first + i
             patterns[i] = number * num_joint_actions + actions[np.uint64(first + i)]
-            _prefetch(block_pattern, patterns[i])
+            prefetch(block_pattern, patterns[i])
         for i in range(some):
             pattern = np.int64(block_pattern[np.uint64(patterns[i])])
             if pattern >= num_patterns:
                 return BAD_PATTERN, first + i
             patterns[i] = pattern
-            _prefetch(pattern_offsets, pattern)
+            prefetch(pattern_offsets, pattern)
             if listed:
-                _prefetch(pattern_list, pattern)
+                prefetch(pattern_list, pattern)
         for i in range(some):
             start = np.int64(pattern_offsets[np.uint64(patterns[i])])
             stop = np.int64(pattern_offsets[np.uint64(patterns[i] + 1)])
@@ -133,7 +104,7 @@ def draw_patterns(
                 if number >= num_lists:
                     return BAD_PATTERN, first + i
                 lists[i] = number
-                _prefetch(list_offsets, number)
+                prefetch(list_offsets, number)
         if listed:
             for i in range(some):
                 begin = np.int64(list_offsets[np.uint64(lists[i])])
@@ -144,7 +115,7 @@ def draw_patterns(
                 if by_lists:
                     scaled = uniforms[np.uint64(first + i)] * lengths[i]
                     places[i] = begin + min(np.int64(scaled), lengths[i] - 1)
-                    _prefetch(guide, places[i])
+                    prefetch(guide, places[i])
         for i in range(some):
             u = uniforms[np.uint64(first + i)]
             last = lengths[i] - 1
@@ -163,9 +134,9 @@ def draw_patterns(
                 while k < last and not u < cumulative[np.uint64(begin + k)]:
                     k += 1
             entries[i] = k
-            _prefetch(delta, starts[i] + k)
+            prefetch(delta, starts[i] + k)
             if coded:
-                _prefetch(list_code, lists[i] + k)
+                prefetch(list_code, lists[i] + k)
         for i in range(some):
             node = nodes[np.uint64(first + i)]
             base = np.int64(position[node]) if position.size else np.int64(node)
@@ -173,7 +144,7 @@ def draw_patterns(
             if place < 0 or place >= num_positions:
                 return BAD_NODE, first + i
             places[i] = place
-            _prefetch(node_at, place)
+            prefetch(node_at, place)
         for i in range(some):
             node = places[i]
             if node_at.size:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import inlined_kernel, kernel
+from omstore.compiled import inlined_kernel, intrinsic, kernel, prefetch
 
 __all__ = ["BAD_PRODUCT", "draw_factored"]
 
@@ -32,34 +31,8 @@ _BATCH = 128  # rows in flight; enough to hide memory latency
 _NO_PATTERN = (1 << 32) - 1
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twin of the one in omstore.rows.kernels: a kernel may call only what lies in its own file.
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (ir.IntType(8).as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
 # The twin of the one in omstore.rows.factored_kernels.
-@_intrinsic
+@intrinsic
 def _count_passed(typing: Any, padded: Any, position: Any, uniform: Any) -> Any:
     """How many of 8 ascending numbers a uniform one isn't below; nothing is checked."""
 
@@ -78,7 +51,7 @@ def _count_passed(typing: Any, padded: Any, position: Any, uniform: Any) -> Any:
     return types.int64(padded, types.int64, types.float64), generate
 
 
-@_intrinsic
+@intrinsic
 def _upper_half(typing: Any, one: Any, two: Any) -> Any:
     """Upper 64 bits of the product of two unsigned numbers."""
 
@@ -159,8 +132,8 @@ def draw_factored(
         if block.size or product.size:
             for i in range(some):
                 node = nodes[np.uint64(first + i)]
-                _prefetch(block, node)
-                _prefetch(product, node)
+                prefetch(block, node)
+                prefetch(product, node)
         for i in range(some):
             number = np.int64(nodes[np.uint64(first + i)])
             if product.size:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
 
-from omstore.compiled import inner_kernel, kernel
+from omstore.compiled import inner_kernel, intrinsic, kernel, prefetch
 
 __all__ = [
     "BAD_NODE",
@@ -64,7 +63,6 @@ _NODES = 8  # nodes that so many rows can lie in, where a node has at least half
 _ROWS = 32  # rows whose likely patterns are on their way
 _AHEAD = 128  # edges of a pattern asked for ahead; the processor sees by itself where it goes on
 _LANES = 8  # elements of the vectors in which rows are compared
-_U8 = ir.IntType(8)
 _NO_PATTERN = 0xFFFFFFFF
 _NO_BLOCK = 0xFFFFFFFF
 
@@ -82,33 +80,7 @@ def _finish(key: Any) -> Any:
     return (key ^ ((key >> 32) & np.int64(0xFFFFFFFF))) & np.int64(0x7FFFFFFFFFFFFFFF)
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twins of those in omstore.rows.dictionary_kernels: a kernel may call only what lies in its own file.
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _U8.as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (_U8.as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [_U8.as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
-@_intrinsic
+@intrinsic
 def _same_row(
     typing: Any,
     mine: Any,
@@ -396,7 +368,7 @@ def collect_rows(
                         start = sums[i + j]
                         count = sums[i + j + 1] - start
                         keys[j] = _brief(next_node, outcome, coded, start, count, position, placed, base)
-                        _prefetch(cache, keys[j] & cache_mask)
+                        prefetch(cache, keys[j] & cache_mask)
                 other_action += 1
                 if other_action == num_joint_actions:
                     other_action = np.int64(0)
@@ -405,22 +377,22 @@ def collect_rows(
                 if keys[j] >= 0:
                     likely[j] = _cached(cache, keys[j], 0)
                 if likely[j] >= 0:
-                    _prefetch(pattern_offsets, likely[j])
+                    prefetch(pattern_offsets, likely[j])
                     if coded:
-                        _prefetch(pattern_list, likely[j])
+                        prefetch(pattern_list, likely[j])
             for j in range(some):
                 if likely[j] >= 0:
                     begin = pattern_offsets[likely[j]]
                     for k in range(begin, min(pattern_offsets[likely[j] + 1], begin + _AHEAD), 16):
-                        _prefetch(delta, k)
+                        prefetch(delta, k)
                     if coded:
-                        _prefetch(list_offsets, np.int64(pattern_list[likely[j]]))
+                        prefetch(list_offsets, np.int64(pattern_list[likely[j]]))
             if coded:
                 for j in range(some):
                     if likely[j] >= 0:
                         begin = list_offsets[pattern_list[likely[j]]]
                         for k in range(begin, min(begin + sums[i + j + 1] - sums[i + j], begin + _AHEAD), 64):
-                            _prefetch(list_code, k)
+                            prefetch(list_code, k)
         if action == 0:
             counts[NUM_KEPT] = 0
         start = sums[i]

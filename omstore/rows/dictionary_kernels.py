@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import inner_kernel, kernel
+from omstore.compiled import inner_kernel, intrinsic, kernel, prefetch
 
 __all__ = [
     "block_starts",
@@ -37,33 +36,7 @@ _AHEAD = 128  # edges of a row asked for ahead; the processor sees by itself whe
 _U8 = ir.IntType(8)
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twin of the one in omstore.rows.kernels: a kernel may call only what lies in its own file.
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _U8.as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (_U8.as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [_U8.as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
-@_intrinsic
+@intrinsic
 def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
     """Whether ``mine[at : at + count]`` are the bytes of ``other[begin : begin + count]``, of the same dtype.
 
@@ -89,7 +62,7 @@ def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -
     return types.boolean(mine, types.int64, other, types.int64, types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def _copy(typing: Any, source: Any, begin: Any, out: Any, at: Any, count: Any) -> Any:
     """Copy ``source[begin : begin + count]`` to ``out[at:]``, of the same dtype, by the C library's memcpy."""
 
@@ -148,19 +121,19 @@ def resolve_rows(
             node = row // num_joint_actions
             nodes[i] = node
             places[i] = row - node * num_joint_actions
-            _prefetch(block, node)
+            prefetch(block, node)
             if placed:
-                _prefetch(position, node)
+                prefetch(position, node)
             if numbered:
-                _prefetch(first_edge, node)
+                prefetch(first_edge, node)
         for i in range(count):
             number = np.int64(block[nodes[i]])
             if number >= num_blocks:
                 return BAD_PATTERN, first + i
             places[i] += number * num_joint_actions
-            _prefetch(block_pattern, places[i])
+            prefetch(block_pattern, places[i])
             if numbered == 1:
-                _prefetch(starts, places[i])
+                prefetch(starts, places[i])
         for i in range(count):
             node = nodes[i]
             at = places[i]
@@ -168,7 +141,7 @@ def resolve_rows(
             pattern = np.int64(block_pattern[at])
             out_pattern[first + i] = pattern
             if pattern < num_patterns:
-                _prefetch(pattern_offsets, pattern)
+                prefetch(pattern_offsets, pattern)
             if numbered:
                 edge = np.int64(first_edge[node])
                 if numbered == 1:
@@ -277,9 +250,9 @@ def _find_rows(
         if pattern >= num_patterns:
             return BAD_PATTERN, i
         patterns[i] = pattern
-        _prefetch(pattern_offsets, pattern)
+        prefetch(pattern_offsets, pattern)
         if coded:
-            _prefetch(pattern_list, pattern)
+            prefetch(pattern_list, pattern)
         action += 1
         if action == num_joint_actions:
             action = np.int64(0)
@@ -292,13 +265,13 @@ def _find_rows(
         starts[i] = start
         counts[i] = stop - start
         for k in range(start, min(stop, start + _AHEAD), 16):
-            _prefetch(delta, k)
+            prefetch(delta, k)
         if coded:
             number = np.int64(pattern_list[patterns[i]])
             if number >= list_offsets.size - 1:
                 return BAD_PATTERN, i
             lists[i] = number
-            _prefetch(list_offsets, number)
+            prefetch(list_offsets, number)
     if coded:
         for i in range(count):
             begin = np.int64(list_offsets[lists[i]])
@@ -307,7 +280,7 @@ def _find_rows(
                 return BAD_PATTERN, i
             lists[i] = begin
             for k in range(begin, min(end, begin + _AHEAD), 64):
-                _prefetch(list_code, k)
+                prefetch(list_code, k)
     return OK, -1
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import inlined_kernel, kernel
+from omstore.compiled import inlined_kernel, intrinsic, kernel
 
 __all__ = ["compare_ordered"]
 
@@ -27,12 +26,7 @@ _LANES = 8  # elements of a vector: lists that are compared with are this much l
 _WHOLE = _LANES - 1
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-@_intrinsic
+@intrinsic
 def _lanes_differ(typing: Any, own: Any, at: Any, other: Any, place: Any, number: Any) -> Any:
     """Bits of the lanes in which a vector isn't another of equal width, plus a number; nothing is checked."""
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import inlined_kernel, kernel
+from omstore.compiled import inlined_kernel, intrinsic, kernel
 from omstore.rows.factored_kernels import BAD_PRODUCT, CHANGED
 from omstore.rows.kernels import BAD_CODE, BAD_NODE, OK
 
@@ -27,11 +26,6 @@ _LANES = LANES
 _COMPARED = 1 << 11  # edges to make before they are compared: they stay in the L1 cache
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
 def _vector_at(context: Any, builder: Any, kind: Any, array: Any, position: Any) -> tuple[Any, Any, int]:
     """Pointer to a vector of `_LANES` elements of an array, its type, and the bytes it is aligned to."""
     data = context.make_array(kind)(context, builder, array).data
@@ -40,7 +34,7 @@ def _vector_at(context: Any, builder: Any, kind: Any, array: Any, position: Any)
     return pointer, vector, kind.dtype.bitwidth // 8
 
 
-@_intrinsic
+@intrinsic
 def _copy_lanes(typing: Any, out: Any, at: Any, source: Any, place: Any) -> Any:
     """Copy a vector of elements of equal width; nothing is checked."""
 
@@ -53,7 +47,7 @@ def _copy_lanes(typing: Any, out: Any, at: Any, source: Any, place: Any) -> Any:
     return types.void(out, types.int64, source, types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def _add_lanes(typing: Any, out: Any, at: Any, source: Any, place: Any, number: Any) -> Any:
     """Write a vector of elements, each plus a number, of which the lower bits count; nothing is checked."""
 
@@ -73,7 +67,7 @@ def _add_lanes(typing: Any, out: Any, at: Any, source: Any, place: Any, number: 
     return types.void(out, types.int64, source, types.int64, types.int64), generate
 
 
-@_intrinsic
+@intrinsic
 def _lanes_differ(typing: Any, own: Any, at: Any, other: Any, place: Any) -> Any:
     """Whether two vectors of elements of equal width differ; nothing is checked."""
 

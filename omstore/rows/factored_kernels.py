@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import inlined_kernel, kernel
+from omstore.compiled import inlined_kernel, intrinsic, kernel, prefetch
 from omstore.rows.kernels import (
     BAD_CODE,
     BAD_NODE,
@@ -40,32 +39,6 @@ SHORT = 8
 
 _BATCH = 128  # rows in flight; enough to hide memory latency
 _NO_PATTERN = (1 << 32) - 1  # the twin of omstore.rows.patterns.NO_PATTERN
-
-
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twin of the one in omstore.rows.kernels.
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (ir.IntType(8).as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
 
 
 @inlined_kernel
@@ -351,7 +324,7 @@ def node_edges(
     return OK, -1
 
 
-@_intrinsic
+@intrinsic
 def _count_passed(typing: Any, padded: Any, position: Any, uniform: Any) -> Any:
     """How many of `SHORT` ascending numbers a uniform one isn't below; nothing is checked."""
 
@@ -370,7 +343,7 @@ def _count_passed(typing: Any, padded: Any, position: Any, uniform: Any) -> Any:
     return types.int64(padded, types.int64, types.float64), generate
 
 
-@_intrinsic
+@intrinsic
 def _upper_half(typing: Any, one: Any, two: Any) -> Any:
     """Upper 64 bits of the product of two unsigned numbers."""
 
@@ -479,9 +452,9 @@ def sample_rows(
             node = _divided(row, num_joint_actions, by_actions) if small else row // num_joint_actions
             node_of[i] = node
             action_of[i] = row - node * num_joint_actions
-            _prefetch(first_edge, node)
-            _prefetch(block, node)
-            _prefetch(product, node)
+            prefetch(first_edge, node)
+            prefetch(block, node)
+            prefetch(product, node)
         for i in range(count):
             number = _number_of(product, num_products, node_of[i])
             if number < 0:

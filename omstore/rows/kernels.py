@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import kernel
+from omstore.compiled import kernel, prefetch
 
 __all__ = [
     "BAD_CODE",
@@ -65,33 +62,6 @@ BY_ROWS = 3
 """There is no table: the row encoding knows the probabilities itself."""
 
 _BLOCK = 128  # rows in flight; enough to hide memory latency
-_U8 = ir.IntType(8)
-
-
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twin of the one in omstore.index: a kernel may call only what lies in its own file (see `kernel`).
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _U8.as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (_U8.as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [_U8.as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
 
 
 @kernel
@@ -137,9 +107,9 @@ def gather_edges(
     """Copy the edges of rows whose bounds are known; `coded` is false where there are no codes."""
     for i in range(starts.size):
         if i + 8 < starts.size:  # a few rows ahead: rows are short, and lie anywhere
-            _prefetch(next_node, starts[i + 8])
+            prefetch(next_node, starts[i + 8])
             if coded:
-                _prefetch(outcome, starts[i + 8])
+                prefetch(outcome, starts[i + 8])
         start = starts[i]
         at = sums[i]
         count = sums[i + 1] - at
@@ -215,11 +185,11 @@ def sample_rows(
                 return ILLEGAL, first + i
             starts[i] = start
             stops[i] = stop
-            _prefetch(next_node, start)
+            prefetch(next_node, start)
             if mode == BY_EDGE:
-                _prefetch(table, start)
+                prefetch(table, start)
             elif coded:
-                _prefetch(outcome, start)
+                prefetch(outcome, start)
         for i in range(block):
             u = uniforms[first + i]
             reached = 0.0

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import kernel
+from omstore.compiled import intrinsic, kernel
 
 __all__ = ["copy_lists", "merge_lists", "merge_patterns", "refill", "renumber"]
 
@@ -31,13 +30,8 @@ _NO_PATTERN = 0xFFFFFFFF
 _U8 = ir.IntType(8)
 
 
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
 # The twin of the one in omstore.rows.collect_kernels: a kernel may call only what lies in its own file.
-@_intrinsic
+@intrinsic
 def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
     """Whether ``mine[at : at + count]`` are the bytes of ``other[begin : begin + count]``, of the same dtype.
 

@@ -10,11 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-from omstore.compiled import inner_kernel, kernel
+from omstore.compiled import inner_kernel, kernel, prefetch
 
 __all__ = [
     "BAD_PATTERN",
@@ -52,33 +49,6 @@ SCAN = 2
 """The row is scanned: probabilities by edge, or tables that would be too large."""
 
 _BLOCK = 128  # rows in flight; enough to hide memory latency
-_U8 = ir.IntType(8)
-
-
-def _intrinsic(function: Any) -> Any:
-    """Let kernels call a generator of LLVM code with the arguments behind `typing`, which mypy can't know."""
-    return intrinsic(function)
-
-
-# The twin of the one in omstore.rows.kernels: a kernel may call only what lies in its own file.
-@_intrinsic
-def _prefetch(typing: Any, array: Any, position: Any) -> Any:
-    """Ask for the cache line of an element ahead of its use; any position is harmless."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _U8.as_pointer())
-        i32 = ir.IntType(32)
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            (_U8.as_pointer(),),
-            ir.FunctionType(ir.VoidType(), [_U8.as_pointer(), i32, i32, i32]),
-        )
-        # read, keep in all caches, data
-        builder.call(prefetch, [pointer, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
 
 
 @kernel
@@ -93,7 +63,7 @@ def pattern_bounds(
         if i + 16 < patterns.size:
             ahead = patterns[i + 16]
             if 0 <= ahead < count:
-                _prefetch(pattern_offsets, ahead)
+                prefetch(pattern_offsets, ahead)
         pattern = patterns[i]
         if pattern < 0 or pattern >= count:
             return BAD_PATTERN, i
@@ -145,9 +115,9 @@ def gather_patterns(
     """
     for i in range(starts.size):
         if i + 8 < starts.size:  # a few rows ahead: rows are short, and lie anywhere
-            _prefetch(delta, starts[i + 8])
+            prefetch(delta, starts[i + 8])
             if coded:
-                _prefetch(pattern_list, patterns[i + 8])
+                prefetch(pattern_list, patterns[i + 8])
         start = starts[i]
         at = sums[i]
         count = sums[i + 1] - at
@@ -282,9 +252,9 @@ def sample_patterns(
             pattern = patterns[first + i]
             if pattern < 0 or pattern >= num_patterns:
                 return BAD_PATTERN, first + i
-            _prefetch(pattern_offsets, pattern)
+            prefetch(pattern_offsets, pattern)
             if coded:
-                _prefetch(pattern_list, pattern)
+                prefetch(pattern_list, pattern)
         for i in range(block):
             pattern = patterns[first + i]
             start = np.int64(pattern_offsets[pattern])
@@ -300,7 +270,7 @@ def sample_patterns(
                 if number >= num_lists:
                     return BAD_PATTERN, first + i
                 lists[i] = number
-                _prefetch(list_offsets, number)
+                prefetch(list_offsets, number)
         if coded:
             for i in range(block):
                 begin = np.int64(list_offsets[lists[i]])
@@ -311,9 +281,9 @@ def sample_patterns(
                 if search == SEARCH_LISTS:
                     place = begin + _near(uniforms[first + i] * counts[i], counts[i])
                     places[i] = place
-                    _prefetch(guide, place)
+                    prefetch(guide, place)
                 elif search == SCAN:
-                    _prefetch(list_code, begin)
+                    prefetch(list_code, begin)
         for i in range(block):
             u = uniforms[first + i]
             last = counts[i] - 1
@@ -355,16 +325,16 @@ def sample_patterns(
                         if u < reached:
                             break
             entries[i] = k
-            _prefetch(delta, starts[i] + k)
+            prefetch(delta, starts[i] + k)
             if coded:
-                _prefetch(list_code, lists[i] + k)
+                prefetch(list_code, lists[i] + k)
         for i in range(block):
             position = bases[first + i] + np.int64(delta[starts[i] + entries[i]])
             if position < 0 or position >= num_positions:
                 return BAD_NODE, first + i
             places[i] = position
             if placed:
-                _prefetch(node_at, position)
+                prefetch(node_at, position)
         for i in range(block):
             node = places[i]
             if placed:
