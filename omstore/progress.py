@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, TextIO
 
 from tqdm import tqdm
 
-__all__ = ["Progress", "Task", "for_stream", "silent"]
+__all__ = ["Progress", "Task", "for_stream", "silent", "timed"]
 
 LINE_INTERVAL = 10.0
 """Seconds between two lines of a task where there is no terminal: a job's log stays short."""
@@ -61,6 +63,14 @@ def for_stream(stream: TextIO | None = None, quiet: bool = False) -> Progress:
         return silent()
     target = sys.stderr if stream is None else stream
     return _Bars(target) if target.isatty() else _Lines(target)
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Write the wall time that the context takes to ``seconds[stage]``, unless it fails."""
+    begin = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - begin
 
 
 class _Counter:

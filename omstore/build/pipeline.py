@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from omstore.build.options import PROOF_LIMIT, PROOF_ROWS, BuildOptions, BuildRe
 from omstore.build.preflight import Preflight, find_problem, preflight
 from omstore.build.replay import transition_table, write_transitions
 from omstore.build.simulate import simulate
-from omstore.build.sizes import sizes_by_folder
 from omstore.build.tables import SpooledTable
 from omstore.convert.nodes import NodeTable
 from omstore.convert.replay import ReplayResult
@@ -32,7 +30,7 @@ from omstore.model.exploring import explore
 from omstore.model.model_rows import answer_rows
 from omstore.model.protocol import TransitionModel
 from omstore.model.rows import ProceduralRows
-from omstore.progress import Progress, silent
+from omstore.progress import Progress, silent, timed
 from omstore.publish.staging import Staging, stage, stage_dry
 from omstore.read.attributes import Attribute
 
@@ -134,11 +132,11 @@ class _Build:
         report, options = self.report, self.options
         if options.dry_run and not self._worth_staging():
             return report
-        with self._timed("nodes"):
+        with timed(self.report.seconds, "nodes"):
             nodes, num_edges = self._nodes()
         report.num_nodes = nodes.num_nodes
         source = self._source(nodes, num_edges)
-        with self._timed("rows"):
+        with timed(self.report.seconds, "rows"):
             if source.kernels is not None:
                 self._independent(source, nodes)
             else:
@@ -146,13 +144,13 @@ class _Build:
         report.edges_error = 0.0
         replay = None
         if options.transitions and not options.dry_run:
-            with self._timed("replay"):
+            with timed(self.report.seconds, "replay"):
                 replay = self._replay(source, nodes)
         report.attributes = {name: str(a["level"]) for name, a in self.attributes.items()}
         if options.dry_run:
             return report
-        with self._timed("publish"):
-            report.files = sizes_by_folder(self.staging.path)
+        with timed(self.report.seconds, "publish"):
+            report.files = self.staging.bytes_by_folder()
             report.store_bytes = sum(report.files.values())
             report.version = self.staging.publish(self._manifest(nodes, replay))
         return report
@@ -378,9 +376,3 @@ class _Build:
     def _note(self, text: str) -> None:
         self.report.notes.append(text)
         self.progress.message(text)
-
-    @contextlib.contextmanager
-    def _timed(self, stage_name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.report.seconds[stage_name] = time.perf_counter() - begin

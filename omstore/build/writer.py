@@ -17,7 +17,6 @@ from omstore.build.edges import EDGE_COLUMNS, EncodedEdges, edge_table, encode_e
 from omstore.build.given import given_column, given_integers, given_joint_actions, given_states
 from omstore.build.options import BuildReport
 from omstore.build.replay import transition_table, write_transitions
-from omstore.build.sizes import sizes_by_folder
 from omstore.build.tables import SpooledTable
 from omstore.convert.actions import ActionSpace
 from omstore.convert.nodes import NodeTable, build_nodes, choose_codec
@@ -347,7 +346,7 @@ class GraphWriter:
                     )
                 report.num_transitions = replay.num_transitions
         report.peak_anonymous = peak.anonymous
-        report.files = sizes_by_folder(staging.path)
+        report.files = staging.bytes_by_folder()
         report.store_bytes = sum(report.files.values())
         report.version = staging.publish(self._manifest(codec, written, replay))
         report.seconds["publish"] = time.perf_counter() - begin

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from omstore.format.states import StateCodec
 from omstore.legacy.fields import Field, snake_case
 from omstore.legacy.mapping import GraphMapping, ReplayMapping, map_graph, map_replay
 from omstore.memory import PeakMemory
-from omstore.progress import Progress, silent
+from omstore.progress import Progress, silent, timed
 from omstore.publish.staging import Staging, stage, stage_dry
 
 __all__ = ["ExportMapping", "convert", "map_export"]
@@ -225,14 +224,14 @@ class _Conversion:
             if part not in paths:
                 self._note(f"there is no {name}: only the other file is converted")
         with contextlib.ExitStack() as stack:
-            with self._timed("read"):
+            with timed(self.report.seconds, "read"):
                 files = read_files(
                     paths, self.export, self.staging.scratch, self.options.max_ram // 4, self.progress
                 )
             for file in files.values():
                 stack.callback(file.close)
             report.scratch_bytes = sum(file.spool.num_bytes for file in files.values())
-            with self._timed("map"):
+            with timed(self.report.seconds, "map"):
                 mapping = map_export(files, self.options)
             if mapping.graph is not None:
                 report.mapping += mapping.graph.describe()
@@ -243,8 +242,8 @@ class _Conversion:
             nodes, edges = self._graph(files, mapping)
             replay = self._replay(files, mapping, nodes)
         manifest = self._manifest(files, mapping, nodes, edges, replay)
-        with self._timed("publish"):
-            report.files = _sizes(self.staging.path)
+        with timed(self.report.seconds, "publish"):
+            report.files = self.staging.bytes_by_folder()
             report.store_bytes = sum(report.files.values())
             if not self.options.dry_run:
                 report.version = self.staging.publish(manifest)
@@ -258,7 +257,7 @@ class _Conversion:
         file = files["graph"]
         edge_reader = file.reader(mapping.graph.edges)
         node_reader = file.reader(mapping.graph.nodes.records) if mapping.graph.nodes else None
-        with self._timed("nodes"):
+        with timed(self.report.seconds, "nodes"):
             nodes = build_nodes(
                 mapping.graph, node_reader, edge_reader, mapping.codec, self.staging, self.budget, file.name
             )
@@ -274,14 +273,17 @@ class _Conversion:
         )
         rows = self.options.rows
         direct = rows if rows in _DIRECT and not self.options.dry_run else None
-        with self._timed("edges"), self.progress.task("sorting edges", 3 * stream.num_edges, "edges") as task:
+        with (
+            timed(self.report.seconds, "edges"),
+            self.progress.task("sorting edges", 3 * stream.num_edges, "edges") as task,
+        ):
             edges = build_edges(stream, nodes, self.staging, direct, self.budget, task.update)
         for note in edges.notes:
             self._note(f"{file.name}: {note}")
         file.close()
         self.report.num_nodes, self.report.num_edges = nodes.num_nodes, edges.size.num_edges
         self.report.num_legal_rows = edges.num_legal_rows
-        with self._timed("rows"):
+        with timed(self.report.seconds, "rows"):
             self._encode(nodes, edges, mapping, direct)
         self.report.encoding = str(self.rows["encoding"])
         self.report.encoding_reason = str(self.rows["reason"])
@@ -334,7 +336,7 @@ class _Conversion:
             self.options.allow_nonfinite,
         )
         with (
-            self._timed("replay"),
+            timed(self.report.seconds, "replay"),
             self.progress.task("writing the replay", stream.num_transitions, "transitions") as task,
         ):
             replay = write_replay(stream, nodes, self.staging, task.update)
@@ -384,18 +386,3 @@ class _Conversion:
     def _note(self, text: str) -> None:
         self.report.notes.append(text)
         self.progress.message(text)
-
-    @contextlib.contextmanager
-    def _timed(self, stage_name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.report.seconds[stage_name] = time.perf_counter() - begin
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            top = path.relative_to(folder).parts[0]
-            sizes[top] = sizes.get(top, 0) + path.stat().st_size
-    return sizes

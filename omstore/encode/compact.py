@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from omstore.errors import CorruptStoreError, UsageError
 from omstore.format.durable import digest_file
 from omstore.format.manifest import SCHEMA_VERSION, TOOL_VERSION, Manifest
 from omstore.memory import DEFAULT_BUDGET, PeakMemory
-from omstore.progress import Progress, silent
+from omstore.progress import Progress, silent, timed
 from omstore.publish.staging import Staging, stage, stage_dry
 from omstore.read import Graph, Store, open_store
 from omstore.read.arrays import VersionArrays
@@ -155,13 +153,13 @@ class _Compaction:
         report.encoding_before = self.graph.encoding.name
         report.bytes_before = sum(digest.size for digest in manifest.files.values())
         copied = list(self._copied(manifest))
-        with self._timed("check"):
+        with timed(self.report.seconds, "check"):
             self._check(manifest)
         if not report.dry_run:
-            with self._timed("copy"):
+            with timed(self.report.seconds, "copy"):
                 for path in copied:
                     staging.copy_file(path, self.store.path / path, manifest.files[path])
-        with self._timed("rows"):
+        with timed(self.report.seconds, "rows"):
             encoded = self._encode(staging)
         report.encoding, report.encoding_reason = encoded.encoding, encoded.reason
         report.forecasts = [forecast.to_dict() for forecast in encoded.forecasts]
@@ -171,8 +169,8 @@ class _Compaction:
             kept = sum(digest.size for path, digest in manifest.files.items() if path in set(copied))
             report.store_bytes = kept + predicted[encoded.encoding]
             return
-        with self._timed("publish"):
-            report.files = _sizes(staging.path)
+        with timed(self.report.seconds, "publish"):
+            report.files = staging.bytes_by_folder()
             report.store_bytes = sum(report.files.values())
             report.version = staging.publish(self._manifest(manifest, encoded))
 
@@ -237,18 +235,3 @@ class _Compaction:
             tool_version=TOOL_VERSION,
             schema_version=SCHEMA_VERSION,
         )
-
-    @contextlib.contextmanager
-    def _timed(self, stage_name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.report.seconds[stage_name] = time.perf_counter() - begin
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            top = path.relative_to(folder).parts[0]
-            sizes[top] = sizes.get(top, 0) + path.stat().st_size
-    return sizes

@@ -193,6 +193,15 @@ class Staging:
             raise UsageError(f"{name!r} isn't the name of an array")
         return self.path / name
 
+    def bytes_by_folder(self) -> dict[str, int]:
+        """Bytes of the version's files so far, by the first folder of their path."""
+        sizes: dict[str, int] = {}
+        for path in sorted(self.path.rglob("*")):
+            if path.is_file():
+                top = path.relative_to(self.path).parts[0]
+                sizes[top] = sizes.get(top, 0) + path.stat().st_size
+        return sizes
+
     def publish(self, manifest: Manifest) -> str:
         """Make what was built the live version.
 

@@ -168,12 +168,7 @@ class CsrCompressedRows(RowEncoding):
             raise_status(kernels.ILLEGAL, position, int(rows[position]), self.size)
         uniforms = np.asarray(uniforms, np.float64)[order]
         ends = np.cumsum(counts)
-        drawn = DrawnEdges(
-            np.empty(len(rows), np.int64),
-            np.empty(len(rows), np.int64),
-            np.empty(len(rows), np.int64),
-            np.empty(len(rows), np.float64),
-        )
+        drawn = DrawnEdges.empty(len(rows))
         first = done = 0
         while first < len(rows):
             last = max(first + 1, int(np.searchsorted(ends, done + _SAMPLE_EDGES, side="right")))

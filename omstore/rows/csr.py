@@ -211,12 +211,7 @@ def sample_arrays(
     Returns the edges, numbered as in the arrays, and the kernel's status and position.
     """
     count = len(rows)
-    drawn = DrawnEdges(
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-        np.empty(count, np.int64),
-        np.empty(count, np.float64),
-    )
+    drawn = DrawnEdges.empty(count)
     status, position = kernels.sample_rows(
         offsets,
         uniform,

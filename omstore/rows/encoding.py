@@ -91,6 +91,12 @@ class DrawnEdges:
     probability: NDArray[np.float64]
     attributes: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
+    @classmethod
+    def empty(cls, count: int) -> DrawnEdges:
+        """Make room for `count` edges, to be filled in."""
+        next_node, outcome, edge = (np.empty(count, np.int64) for _ in range(3))
+        return cls(next_node, outcome, edge, np.empty(count, np.float64))
+
 
 @dataclass(frozen=True)
 class RowChunk:

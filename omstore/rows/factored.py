@@ -135,12 +135,7 @@ class FactoredRows(FactoredArrays, RowEncoding):
         if not self.ordered:
             return self._sample_made(rows, uniforms, probabilities)
         count = len(rows)
-        drawn = DrawnEdges(
-            np.empty(count, np.int64),
-            np.empty(count, np.int64),
-            np.empty(count, np.int64),
-            np.empty(count, np.float64),
-        )
+        drawn = DrawnEdges.empty(count)
         mode, table = probabilities.mode, probabilities.values
         read_later = mode == kernels.BY_EDGE and not isinstance(table, np.ndarray)
         if mode == kernels.BY_ROWS or read_later:
@@ -388,12 +383,7 @@ class FactoredRows(FactoredArrays, RowEncoding):
     ) -> DrawnEdges:
         """Draw from rows that are made and sorted first, a million edges at a time."""
         count = len(rows)
-        drawn = DrawnEdges(
-            np.empty(count, np.int64),
-            np.empty(count, np.int64),
-            np.empty(count, np.int64),
-            np.empty(count, np.float64),
-        )
+        drawn = DrawnEdges.empty(count)
         ends = np.cumsum(self.outdegree(rows))
         starts = self._starts(rows)
         first = 0

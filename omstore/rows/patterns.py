@@ -313,12 +313,7 @@ class PatternTable:
         table = as_input(probabilities.values, np.float64)
         search, cumulative, guide = self._prepared(probabilities.mode, table)
         count = len(patterns)
-        drawn = DrawnEdges(
-            np.empty(count, np.int64),
-            np.empty(count, np.int64),
-            np.empty(count, np.int64),
-            np.empty(count, np.float64),
-        )
+        drawn = DrawnEdges.empty(count)
         status, position = pattern_kernels.sample_patterns(
             self.pattern_offsets,
             self.delta,
