@@ -18,11 +18,10 @@ from omstore.publish.staging import Staging
 from omstore.rows import GraphSize, RowEncoding, open_rows
 from omstore.rows.dictionary_writer import write_dictionary
 from omstore.rows.factored_writer import write_factored
-from omstore.rows.proof import prove
+from omstore.rows.proof import Proof, draw_rows, prove
 
 __all__ = ["encode_independent"]
 
-_BATCH = 1 << 20
 _THREADS = 2
 
 
@@ -97,15 +96,9 @@ def _prove(
     if proof_rows is None or proof_rows >= size.num_rows:
         with progress.task("proving rows", size.num_edges, "edges") as task:
             return prove(source, encoded, threads=_THREADS, tick=task.update).to_dict()
-    rng = np.random.default_rng(0)
-    total = {"rows": 0, "edges": 0, "largest_difference_ulp": 0}
+    total = Proof(0, 0, 0)
     with progress.task("proving random rows", proof_rows, "rows") as task:
-        for first in range(0, proof_rows, _BATCH):
-            rows = np.sort(rng.integers(0, size.num_rows, min(_BATCH, proof_rows - first)))
-            part = prove(source, encoded, rows=rows, threads=_THREADS).to_dict()
-            total["rows"] += part["rows"]
-            total["edges"] += part["edges"]
-            most = max(total["largest_difference_ulp"], part["largest_difference_ulp"])
-            total["largest_difference_ulp"] = most
-            task.update(part["rows"])
-    return total
+        for rows in draw_rows(size, proof_rows, np.random.default_rng(0)):
+            total += prove(source, encoded, rows=rows, threads=_THREADS)
+            task.update(len(rows))
+    return total.to_dict()

@@ -6,9 +6,9 @@ The one way rows take into a version, whether they come from a pickle, a model o
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from omstore.encode.recoded import RecodedRows
 from omstore.encode.rows_to_encode import EncodedRows, RowsToEncode
 from omstore.encode.speeds import Speed, measure_speeds
 from omstore.encode.survey import survey_rows
-from omstore.encode.value_proof import prove_values
+from omstore.encode.value_proof import ValueComparison
 from omstore.errors import DiskFullError, MemoryBudgetError, UsageError
 from omstore.format.hot import map_hot
 from omstore.memory import DEFAULT_BUDGET
@@ -43,7 +43,7 @@ from omstore.rows import GraphSize, Probabilities, open_rows, row_writer
 from omstore.rows.dictionary_writer import write_dictionary
 from omstore.rows.factored import Factoring
 from omstore.rows.factored_writer import write_factored
-from omstore.rows.proof import prove
+from omstore.rows.proof import Proof, draw_rows, prove
 from omstore.rows.ranges import chunk_rows
 
 __all__ = ["encode_rows"]
@@ -346,33 +346,33 @@ class _Encoding:
         probability = next(a for a in self.attributes if a.name == "probability")
         if probability.level in ("graph", "outcome"):
             encoded.check_probabilities(Probabilities(probability.level, np.asarray(probability.values)))
-        edges = rows = 0
-        largest = 0
-        total = self.size.num_edges if proof_rows is None else None
-        with self._task("proving rows", total) as tick:
-            for numbers in _proof_batches(self.size, proof_rows):
-                found = prove(
-                    self.given.source,
-                    encoded,
-                    rows=numbers,
-                    code_map=self._code_map() if isinstance(self.source, RecodedRows) else None,
-                    values=self.proven_values,
-                    threads=self.threads,
-                    tick=tick,
-                )
-                rows, edges = rows + found.num_rows, edges + found.num_edges
-                largest = max(largest, found.largest_difference)
-        self.proof = {"rows": rows, "edges": edges, "largest_difference_ulp": largest}
-        if isinstance(self.source, RecodedRows) and proof_rows is None:
-            with self._task("proving rewards and flags", total) as tick:
-                prove_values(
-                    self.given.source,
-                    self.given.attributes,
-                    self._written_attributes(),
-                    self._code_map(),
-                    threads=self.threads,
-                    tick=tick,
-                )
+        every = proof_rows is None or proof_rows >= self.size.num_rows
+        with self._task("proving rows", self.size.num_edges if every else None) as tick:
+            compare = partial(
+                prove,
+                self.given.source,
+                encoded,
+                code_map=self._code_map() if isinstance(self.source, RecodedRows) else None,
+                values=self.proven_values,
+                threads=self.threads,
+                tick=tick,
+            )
+            if proof_rows is None or every:
+                proof = compare(also=self._value_comparison().check)
+            else:
+                rng = np.random.default_rng([0, self.size.num_rows & 0xFFFFFFFF])
+                drawn = draw_rows(self.size, proof_rows, rng)
+                proof = sum((compare(rows=rows) for rows in drawn), Proof(0, 0, 0))
+        self.proof = proof.to_dict()
+
+    def _value_comparison(self) -> ValueComparison:
+        """Compare the values of outcomes where any were moved or recoded; else codes tell the same values."""
+        written = self._written_attributes()
+        moved = isinstance(self.source, RecodedRows) or any(
+            a.level == "outcome" != written[a.name].level for a in self.given.attributes
+        )
+        given = self.given.attributes if moved else ()
+        return ValueComparison(given, written, self._code_map(), self.size.num_joint_actions)
 
     def _written_attributes(self) -> dict[str, Attribute]:
         """Open the attributes as they were written, but those at the level of rows or edges."""
@@ -410,18 +410,3 @@ class _Encoding:
     def _task(self, name: str, total: int | None) -> Iterator[Ticker]:
         with self.progress.task(name, total, "edges") as task:
             yield task.update
-
-
-_PROOF_BATCH = 1 << 20
-"""Random rows drawn at a time: 8 MiB."""
-
-
-def _proof_batches(size: GraphSize, count: int | None) -> Iterator[NDArray[np.int64] | None]:
-    """Give the rows to compare: None for all of them, else batches of `count` random ones, each ascending."""
-    if count is None or count >= size.num_rows:
-        yield None
-        return
-    rng = np.random.default_rng([0, size.num_rows & 0xFFFFFFFF])
-    for batch in range(math.ceil(count / _PROOF_BATCH)):
-        drawn = min(_PROOF_BATCH, count - batch * _PROOF_BATCH)
-        yield np.sort(rng.integers(0, size.num_rows, drawn))

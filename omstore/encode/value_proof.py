@@ -7,8 +7,7 @@ the written files would find. None of the code that moved them takes part.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,9 @@ from omstore.compiled import as_input, kernel
 from omstore.encode.distinct import words_of
 from omstore.errors import CorruptStoreError, ProofError
 from omstore.read.attributes import Attribute
-from omstore.rows import RowEncoding
-from omstore.rows.ranges import chunk_rows, node_ranges, over_ranges
+from omstore.rows import RowChunk
 
-__all__ = ["prove_values"]
+__all__ = ["ValueComparison"]
 
 _BY_CODE, _BY_NODE, _BY_NEXT, _CONSTANT = 0, 1, 2, 3
 _MODES = {
@@ -101,21 +99,11 @@ class _Compared:
             raise ProofError(f"{self.name} was written with another shape than it was given with")
 
 
-def prove_values(
-    source: RowEncoding,
-    given: Sequence[Attribute],
-    written: Mapping[str, Attribute],
-    code_map: NDArray[np.int64],
-    *,
-    threads: int = 2,
-    tick: Callable[[int], object] = lambda n: None,
-) -> int:
-    """Compare the values of all edges, to the bit; return how many attributes were compared.
+class ValueComparison:
+    """Compares the values of edges, chunk by chunk of the source's rows, to the bit.
 
     Parameters
     ----------
-    source : RowEncoding
-        Its outcome codes tell the values given.
     given : sequence of Attribute
         Those at level ``outcome``: values by the source's codes. Others are passed over.
     written : mapping of str to Attribute
@@ -123,48 +111,56 @@ def prove_values(
         it wasn't moved, or is compared with the rows.
     code_map : (source's K,) int64
         The source's outcome code -> the one written.
-    threads : int
-    tick : callable
-        Told the number of edges swept.
+    num_joint_actions : int
 
-    Raises
-    ------
-    ProofError
-        Naming a row, the attribute and both values.
+    Attributes
+    ----------
+    names : tuple of str
+        The attributes that are compared.
 
     Notes
     -----
-    Memory: 2 to 4 bytes a node and attribute, a chunk of rows for each thread.
+    Memory: 2 to 4 bytes a node and attribute, 8 a code for each thread.
     """
-    compared = [
-        _Compared(attribute, written[attribute.name], code_map)
-        for attribute in given
-        if attribute.level == "outcome" and written[attribute.name].level in _MODES
-    ]
-    if not compared:
-        return 0
-    actions, step = source.size.num_joint_actions, chunk_rows(source.size)
-    none = np.empty(0, np.int64)
-    lock = threading.Lock()
 
-    def compare(thread: int, first: int, stop: int) -> None:
-        known = [np.full(len(one.given), -1, np.int64) for one in compared]
-        for chunk in source.sweep(first * actions, stop * actions, step):
-            codes = as_input(none if chunk.outcome is None else chunk.outcome, np.int64)
-            offsets = as_input(chunk.offsets, np.int64)
-            next_node = as_input(chunk.next_node, np.int64)
-            for one, places in zip(compared, known, strict=True):
-                row, edge = _first_difference(
-                    chunk.first_row, actions, offsets, next_node, codes, one.mode, one.value_of,
-                    one.codes, one.own, places, one.given, one.found,
-                )  # fmt: skip
-                if row >= 0:
-                    raise _difference(one, chunk.first_row + row, edge, actions, codes)
-            with lock:
-                tick(len(next_node))
+    def __init__(
+        self,
+        given: Sequence[Attribute],
+        written: Mapping[str, Attribute],
+        code_map: NDArray[np.int64],
+        num_joint_actions: int,
+    ) -> None:
+        self._actions = num_joint_actions
+        self._compared = [
+            _Compared(attribute, written[attribute.name], code_map)
+            for attribute in given
+            if attribute.level == "outcome" and written[attribute.name].level in _MODES
+        ]
+        self.names = tuple(one.name for one in self._compared)
 
-    over_ranges(node_ranges(source.size), compare, threads)
-    return len(compared)
+    def check(self, chunk: RowChunk) -> None:
+        """Compare a chunk; several threads may, each one of its own.
+
+        Raises
+        ------
+        ProofError
+            Naming a row and the attribute.
+        CorruptStoreError
+            If the source names a node or code that doesn't exist.
+        """
+        if not self._compared:
+            return
+        none = np.empty(0, np.int64)
+        codes = as_input(none if chunk.outcome is None else chunk.outcome, np.int64)
+        offsets = as_input(chunk.offsets, np.int64)
+        next_node = as_input(chunk.next_node, np.int64)
+        for one in self._compared:
+            row, edge = _first_difference(
+                chunk.first_row, self._actions, offsets, next_node, codes, one.mode, one.value_of,
+                one.codes, one.own, np.full(len(one.given), -1, np.int64), one.given, one.found,
+            )  # fmt: skip
+            if row >= 0:
+                raise _difference(one, chunk.first_row + row, edge, self._actions, codes)
 
 
 def _difference(

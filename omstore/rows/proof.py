@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +14,12 @@ from omstore.compiled import as_input
 from omstore.errors import ProofError, UsageError
 from omstore.rows import kernels
 from omstore.rows.dictionary_writer import recode
-from omstore.rows.encoding import Edges, RowChunk, RowEncoding, no_codes
+from omstore.rows.encoding import Edges, GraphSize, RowChunk, RowEncoding, no_codes
 from omstore.rows.ranges import Ticker, chunk_rows, node_ranges, over_ranges
 
-__all__ = ["Proof", "prove"]
+__all__ = ["Proof", "draw_rows", "prove"]
+
+_DRAWN = 1 << 20  # random rows at a time: 8 MiB
 
 _BATCH_EDGES = 1 << 18  # edges gathered at a time where rows were drawn: 4 MiB from each side
 
@@ -38,6 +40,13 @@ class Proof:
     num_edges: int
     largest_difference: int
 
+    def __add__(self, other: Proof) -> Proof:
+        return Proof(
+            self.num_rows + other.num_rows,
+            self.num_edges + other.num_edges,
+            max(self.largest_difference, other.largest_difference),
+        )
+
     def to_dict(self) -> dict[str, int]:
         """Give what the manifest records as ``rows.proof``."""
         return {
@@ -45,6 +54,12 @@ class Proof:
             "edges": self.num_edges,
             "largest_difference_ulp": self.largest_difference,
         }
+
+
+def draw_rows(size: GraphSize, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Give `count` random rows, with repetition, in ascending batches for `prove`."""
+    for first in range(0, count, _DRAWN):
+        yield np.sort(rng.integers(0, size.num_rows, min(_DRAWN, count - first)))
 
 
 class _Tally:
@@ -71,6 +86,7 @@ def prove(
     code_map: NDArray[Any] | None = None,
     values: Mapping[str, NDArray[Any]] | None = None,
     most_ulps: int = 4,
+    also: Callable[[RowChunk], object] = lambda chunk: None,
     threads: int = 2,
     tick: Ticker = lambda n: None,
 ) -> Proof:
@@ -89,6 +105,9 @@ def prove(
         where the source doesn't compute them too.
     most_ulps : int
         Units in the last place that computed floating-point values may be off.
+    also : callable
+        Given every chunk that is swept from the source, to compare what else there is; may be called by several
+        threads at once.
     threads : int
     tick : callable
         Told the number of edges compared.
@@ -119,7 +138,9 @@ def prove(
 
         def compare(thread: int, first: int, stop: int) -> None:
             for chunk in source.sweep(first * actions, stop * actions, step):
-                tally.count(len(chunk.offsets) - 1, int(chunk.offsets[-1]), comparison.chunk(chunk))
+                ulps = comparison.chunk(chunk)
+                also(chunk)
+                tally.count(len(chunk.offsets) - 1, int(chunk.offsets[-1]), ulps)
 
         over_ranges(node_ranges(ours), compare, threads)
         if (tally.rows, tally.edges) != (ours.num_rows, ours.num_edges):

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from omstore.encode.value_proof import prove_values
+from omstore.encode.value_proof import ValueComparison
 from omstore.errors import ProofError
 from omstore.read.attributes import Attribute
 from omstore.rows import CsrRows, GraphSize
+from omstore.rows.proof import prove
 
 # Two nodes, two joint actions. Node 0 moves to 0 or 1; node 1 stays whatever is done.
 OFFSETS = np.array([0, 2, 3, 4, 5], np.uint64)
@@ -20,6 +21,15 @@ REWARD = np.array([[0.5], [1.0], [1.0], [-0.0]])  # by code: entering 0, enterin
 SOURCE = CsrRows(GraphSize(2, 2, 5, 4), OFFSETS, NEXT, CODE)
 GIVEN = [Attribute("reward", "outcome", REWARD)]
 SAME = np.arange(4)
+
+
+def prove_values(
+    source: CsrRows, given: list[Attribute], written: dict[str, Attribute], code_map: np.ndarray
+) -> int:
+    """Compare all edges in a proof's sweep; how many attributes were compared."""
+    comparison = ValueComparison(given, written, code_map, source.size.num_joint_actions)
+    prove(source, source, also=comparison.check)
+    return len(comparison.names)
 
 
 def coded(values: list[float], codes: list[int], own: list[int] | None = None) -> Attribute:
