@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import omstore
 from omstore.errors import CorruptStoreError, UsageError
+from trainer.config import TrainConfig
 from trainer.joint_actions import JointActions, find_agent
 
 __all__ = ["GraphWorldModelAdapter"]
@@ -92,7 +93,7 @@ class GraphWorldModelAdapter:
     """
 
     def __init__(
-        self, graph: omstore.Graph, legal_cache: int = 100_000, *, focal_agent: int | str = 0
+        self, graph: omstore.Graph, legal_cache: int = TrainConfig.legal_cache, *, focal_agent: int | str = 0
     ) -> None:
         if legal_cache < 0:
             raise UsageError(f"a cache holds at least 0 legal masks, not {legal_cache}")

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from omstore.errors import UsageError
-from omstore.memory import parse_bytes
-
-if TYPE_CHECKING:
-    from trainer.level0_training import Level0Config
-    from trainer.staircase import StaircaseConfig
+from omstore.memory import DEFAULT_BUDGET, parse_bytes
+from trainer.improvement.config import SoftRolloutPIConfig
+from trainer.level0_config import Level0Config
+from trainer.staircase_config import StaircaseConfig
 
 __all__ = ["Setting", "TrainConfig", "read_settings", "settings", "shown"]
 
@@ -30,8 +29,9 @@ def _setting(default: Any, unit: str, sentence: str, *, decides: bool = True) ->
 class TrainConfig:
     """How a run trains.
 
-    `settings` lists the fields, each with a sentence and a unit. A field marked as deciding nothing may differ
-    when a run goes on; any other must be what it was.
+    `settings` lists the fields, each with a sentence and a unit. A field marked as deciding nothing may differ when a
+    run goes on; any other must be what it was. What the settings of a stage have too (`Level0Config`,
+    `StaircaseConfig`, `SoftRolloutPIConfig`) has its default there.
 
     Raises
     ------
@@ -66,42 +66,60 @@ class TrainConfig:
         decides=False,  # the store itself is compared
     )
     hidden: int = _setting(128, "units", "Units in each of the two hidden layers of every network.")
-    seed: int = _setting(0, "number", "Seed of all random numbers.")
-    level0_epochs: int = _setting(3, "epochs", "Times that level 0 uses every training transition.")
-    level0_batch: int = _setting(1024, "transitions", "Transitions of an update of level 0.")
+    seed: int = _setting(SoftRolloutPIConfig.seed, "number", "Seed of all random numbers.")
+    level0_epochs: int = _setting(
+        Level0Config.epochs, "epochs", "Times that level 0 uses every training transition."
+    )
+    level0_batch: int = _setting(Level0Config.batch, "transitions", "Transitions of an update of level 0.")
     level0_lr: float = _setting(
-        1e-2, "weight a step", "Step size of Adam for level 0 at first; it falls to 0."
+        Level0Config.lr, "weight a step", "Step size of Adam for level 0 at first; it falls to 0."
     )
     level0_held_out: float = _setting(
-        0.02, "fraction", "Fraction of the transitions that level 0 never trains on, to evaluate it."
+        Level0Config.held_out,
+        "fraction",
+        "Fraction of the transitions that level 0 never trains on, to evaluate it.",
     )
-    levels: int = _setting(2, "levels", "Levels of the team above level 0; two phases of the staircase each.")
-    agent_root_state_samples: int = _setting(100_000, "root states", "Root states of each agent phase.")
-    team_root_state_samples: int = _setting(100_000, "root states", "Root states of each team phase.")
-    batch: int = _setting(512, "root states", "Root states of an update of the staircase.")
-    n_rollouts: int = _setting(8, "rollouts", "Rollouts of each candidate action of a root state.")
-    horizon: int = _setting(10, "steps", "Steps of a rollout at most.")
+    levels: int = _setting(
+        StaircaseConfig.levels,
+        "levels",
+        "Levels of the team above level 0; two phases of the staircase each.",
+    )
+    agent_root_state_samples: int = _setting(
+        StaircaseConfig.agent_root_state_samples, "root states", "Root states of each agent phase."
+    )
+    team_root_state_samples: int = _setting(
+        StaircaseConfig.team_root_state_samples, "root states", "Root states of each team phase."
+    )
+    batch: int = _setting(
+        SoftRolloutPIConfig.batch, "root states", "Root states of an update of the staircase."
+    )
+    n_rollouts: int = _setting(
+        SoftRolloutPIConfig.n_rollouts, "rollouts", "Rollouts of each candidate action of a root state."
+    )
+    horizon: int = _setting(SoftRolloutPIConfig.horizon, "steps", "Steps of a rollout at most.")
     discount: float = _setting(
-        0.95,
+        SoftRolloutPIConfig.discount,
         "factor a step",
         "Factor by which a reward counts less for each step that it comes later, 0 to 1.",
     )
     temperature: float = _setting(
-        0.05,
+        SoftRolloutPIConfig.temperature,
         "return",
         "Difference of action values at which the soft target is e times as likely for the better one.",
     )
     entropy_coef: float = _setting(
-        0.005, "nats a nat", "Cross-entropy that a nat of the policy's entropy is worth."
+        SoftRolloutPIConfig.entropy_coef,
+        "nats a nat",
+        "Cross-entropy that a nat of the policy's entropy is worth.",
     )
-    lr: float = _setting(1e-3, "weight a step", "Step size of Adam in the staircase.")
+    lr: float = _setting(SoftRolloutPIConfig.lr, "weight a step", "Step size of Adam in the staircase.")
     candidate_actions: int | None = _setting(
-        None,
+        SoftRolloutPIConfig.candidate_actions,
         "actions",
         "Actions evaluated at a root state at most, drawn from the legal ones; none: all legal.",
     )
     print_every: int = _setting(
-        1,
+        SoftRolloutPIConfig.print_every,
         "root states",
         "Root states between two refreshes of bar and metrics at least, a tenth of the phase where that is more; "
         "0: no bar.",
@@ -119,7 +137,7 @@ class TrainConfig:
     )
     threads: int = _setting(2, "threads", "Threads for rollouts and policy tables.", decides=False)
     max_ram: int = _setting(
-        512 << 20,
+        DEFAULT_BUDGET,
         "bytes",
         "Memory to stay under, such as 512M or 2G (units of 1024); policies are tabulated within it.",
         decides=False,
@@ -222,8 +240,6 @@ class TrainConfig:
 
     def level0(self) -> Level0Config:
         """Return how level 0 is trained."""
-        from trainer.level0_training import Level0Config
-
         return Level0Config(
             epochs=self.level0_epochs,
             batch=self.level0_batch,
@@ -234,9 +250,6 @@ class TrainConfig:
 
     def staircase(self) -> StaircaseConfig:
         """Return how the staircase is trained."""
-        from trainer.improvement import SoftRolloutPIConfig
-        from trainer.staircase import StaircaseConfig
-
         improvement = SoftRolloutPIConfig(
             batch=self.batch,
             n_rollouts=self.n_rollouts,

@@ -14,7 +14,9 @@ from torch.nn.utils import skip_init
 
 from omstore.errors import UsageError
 from trainer.buffer import OMBuffer
-from trainer.level0_training import Level0Config, Level0Report, Level0Trainer
+from trainer.config import TrainConfig
+from trainer.level0_config import Level0Config
+from trainer.level0_training import Level0Report, Level0Trainer
 from trainer.torch_threads import one_torch_thread
 
 __all__ = ["ImaginedOpponent", "OpponentMLP", "masked_log_probabilities"]
@@ -43,7 +45,9 @@ class OpponentMLP(nn.Module):
         W -> hidden -> hidden -> num_actions.
     """
 
-    def __init__(self, state_width: int, num_actions: int, hidden: int = 128, *, seed: int | None = None):
+    def __init__(
+        self, state_width: int, num_actions: int, hidden: int = TrainConfig.hidden, *, seed: int | None = None
+    ):
         super().__init__()
         if state_width < 1 or num_actions < 1 or hidden < 1 or (seed is not None and seed < 0):
             raise UsageError(
@@ -128,7 +132,9 @@ class ImaginedOpponent(nn.Module):
 
     layers: nn.ModuleList
 
-    def __init__(self, state_width: int, num_actions: int, hidden: int = 128, *, seed: int | None = None):
+    def __init__(
+        self, state_width: int, num_actions: int, hidden: int = TrainConfig.hidden, *, seed: int | None = None
+    ):
         super().__init__()
         self.state_width = int(state_width)
         self.num_actions = int(num_actions)

@@ -15,6 +15,7 @@ from omstore.errors import MemoryBudgetError, StoreNotFoundError, UsageError
 from omstore.memory import format_bytes
 from trainer.adapter import GraphWorldModelAdapter
 from trainer.buffer import OMBuffer
+from trainer.config import TrainConfig
 from trainer.joint_actions import find_agent
 from trainer.level0 import Level0Dataset, Representation, extract_level0_dataset
 
@@ -61,7 +62,7 @@ def prepare_om_training_inputs(
     capacity: int | None = None,
     strict: bool = True,
     representation: Representation = "observation",
-    legal_cache: int = 100_000,
+    legal_cache: int = TrainConfig.legal_cache,
     chunk: int = 1 << 15,
     max_ram: int | None = None,
     version: str | int | None = None,
