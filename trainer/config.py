@@ -7,22 +7,19 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from omstore.errors import UsageError
-from omstore.memory import DEFAULT_BUDGET, parse_bytes
+from omstore.memory import DEFAULT_BUDGET
 from trainer.improvement.config import SoftRolloutPIConfig
 from trainer.level0_config import Level0Config
+from trainer.setting import Setting, setting, shown
 from trainer.staircase_config import StaircaseConfig
 
-__all__ = ["Setting", "TrainConfig", "read_settings", "settings", "shown"]
-
-
-def _setting(default: Any, unit: str, sentence: str, *, decides: bool = True) -> Any:
-    return field(default=default, metadata={"unit": unit, "help": sentence, "decides": decides})
+__all__ = ["TrainConfig", "read_settings", "settings"]
 
 
 @dataclass(frozen=True)
@@ -39,122 +36,122 @@ class TrainConfig:
         Naming a field whose value makes no sense.
     """
 
-    focal_agent: str | None = _setting(
+    focal_agent: str | None = setting(
         None,
         "name or number",
         "Agent that learns against the others; none: the one whose observations are the replay's states, else agent 0.",
     )
-    representation: Literal["observation", "state"] = _setting(
+    representation: Literal["observation", "state"] = setting(
         "observation",
         "word",
         "What level 0 learns from: what the focal agent observed, or the replay's states.",
     )
-    capacity: int | None = _setting(
+    capacity: int | None = setting(
         None,
         "transitions",
         "Newest transitions of the replay to learn from and draw root states from; none: all.",
     )
-    strict: bool = _setting(
+    strict: bool = setting(
         True,
         "yes or no",
         "Refuse a replay with states that aren't in the graph; else no roots are drawn from them.",
     )
-    store_version: str | None = _setting(
+    store_version: str | None = setting(
         None,
         "version",
         "Version of the store, such as v000001; none: the live one when training began.",
         decides=False,  # the store itself is compared
     )
-    hidden: int = _setting(128, "units", "Units in each of the two hidden layers of every network.")
-    seed: int = _setting(SoftRolloutPIConfig.seed, "number", "Seed of all random numbers.")
-    level0_epochs: int = _setting(
+    hidden: int = setting(128, "units", "Units in each of the two hidden layers of every network.")
+    seed: int = setting(SoftRolloutPIConfig.seed, "number", "Seed of all random numbers.")
+    level0_epochs: int = setting(
         Level0Config.epochs, "epochs", "Times that level 0 uses every training transition."
     )
-    level0_batch: int = _setting(Level0Config.batch, "transitions", "Transitions of an update of level 0.")
-    level0_lr: float = _setting(
+    level0_batch: int = setting(Level0Config.batch, "transitions", "Transitions of an update of level 0.")
+    level0_lr: float = setting(
         Level0Config.lr, "weight a step", "Step size of Adam for level 0 at first; it falls to 0."
     )
-    level0_held_out: float = _setting(
+    level0_held_out: float = setting(
         Level0Config.held_out,
         "fraction",
         "Fraction of the transitions that level 0 never trains on, to evaluate it.",
     )
-    levels: int = _setting(
+    levels: int = setting(
         StaircaseConfig.levels,
         "levels",
         "Levels of the team above level 0; two phases of the staircase each.",
     )
-    agent_root_state_samples: int = _setting(
+    agent_root_state_samples: int = setting(
         StaircaseConfig.agent_root_state_samples, "root states", "Root states of each agent phase."
     )
-    team_root_state_samples: int = _setting(
+    team_root_state_samples: int = setting(
         StaircaseConfig.team_root_state_samples, "root states", "Root states of each team phase."
     )
-    batch: int = _setting(
+    batch: int = setting(
         SoftRolloutPIConfig.batch, "root states", "Root states of an update of the staircase."
     )
-    n_rollouts: int = _setting(
+    n_rollouts: int = setting(
         SoftRolloutPIConfig.n_rollouts, "rollouts", "Rollouts of each candidate action of a root state."
     )
-    horizon: int = _setting(SoftRolloutPIConfig.horizon, "steps", "Steps of a rollout at most.")
-    discount: float = _setting(
+    horizon: int = setting(SoftRolloutPIConfig.horizon, "steps", "Steps of a rollout at most.")
+    discount: float = setting(
         SoftRolloutPIConfig.discount,
         "factor a step",
         "Factor by which a reward counts less for each step that it comes later, 0 to 1.",
     )
-    temperature: float = _setting(
+    temperature: float = setting(
         SoftRolloutPIConfig.temperature,
         "return",
         "Difference of action values at which the soft target is e times as likely for the better one.",
     )
-    entropy_coef: float = _setting(
+    entropy_coef: float = setting(
         SoftRolloutPIConfig.entropy_coef,
         "nats a nat",
         "Cross-entropy that a nat of the policy's entropy is worth.",
     )
-    lr: float = _setting(SoftRolloutPIConfig.lr, "weight a step", "Step size of Adam in the staircase.")
-    candidate_actions: int | None = _setting(
+    lr: float = setting(SoftRolloutPIConfig.lr, "weight a step", "Step size of Adam in the staircase.")
+    candidate_actions: int | None = setting(
         SoftRolloutPIConfig.candidate_actions,
         "actions",
         "Actions evaluated at a root state at most, drawn from the legal ones; none: all legal.",
     )
-    print_every: int = _setting(
+    print_every: int = setting(
         SoftRolloutPIConfig.print_every,
         "root states",
         "Root states between two refreshes of bar and metrics at least, a tenth of the phase where that is more; "
         "0: no bar.",
     )
-    evaluate: bool = _setting(
+    evaluate: bool = setting(
         False,
         "yes or no",
         "After each phase compute exactly what its policies are worth, and best responses; as metrics of stage exact.",
     )
-    legal_cache: int = _setting(
+    legal_cache: int = setting(
         100_000, "nodes", "Nodes whose legal actions are kept in memory.", decides=False
     )
-    device: Literal["auto", "cpu", "cuda"] = _setting(
+    device: Literal["auto", "cpu", "cuda"] = setting(
         "auto", "word", "Where networks run; auto: cuda where there is one.", decides=False
     )
-    threads: int = _setting(2, "threads", "Threads for rollouts and policy tables.", decides=False)
-    max_ram: int = _setting(
+    threads: int = setting(2, "threads", "Threads for rollouts and policy tables.", decides=False)
+    max_ram: int = setting(
         DEFAULT_BUDGET,
         "bytes",
         "Memory to stay under, such as 512M or 2G (units of 1024); policies are tabulated within it.",
         decides=False,
     )
-    checkpoint_updates: int = _setting(
+    checkpoint_updates: int = setting(
         1000, "updates", "Updates between two checkpoints at most.", decides=False
     )
-    checkpoint_seconds: float = _setting(
+    checkpoint_seconds: float = setting(
         60.0, "seconds", "Seconds between two checkpoints at most, to the next update.", decides=False
     )
-    allow_model_import: bool = _setting(
+    allow_model_import: bool = setting(
         False,
         "yes or no",
         "Import, and so execute, the model that a store with procedural rows names.",
         decides=False,
     )
-    tensorboard: bool = _setting(
+    tensorboard: bool = setting(
         False, "yes or no", "Write the metrics for TensorBoard too, into om/tensorboard.", decides=False
     )
 
@@ -267,79 +264,6 @@ class TrainConfig:
         )
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A field of `TrainConfig`.
-
-    Attributes
-    ----------
-    name : str
-    kind : type
-        int, float, bool or str.
-    choices : tuple of str
-        Where only some words are allowed; else empty.
-    optional : bool
-        Whether it may be None, written ``none`` in files and flags.
-    default : object
-    unit, help : str
-    decides : bool
-        Whether results depend on it.
-    """
-
-    name: str
-    kind: type
-    choices: tuple[str, ...]
-    optional: bool
-    default: Any
-    unit: str
-    help: str
-    decides: bool
-
-    @property
-    def flag(self) -> str:
-        """Such as ``--agent-root-state-samples``."""
-        return "--" + self.name.replace("_", "-")
-
-    def coerce(self, value: Any) -> Any:
-        """Return a value as this setting keeps it, from one given in Python, a file or a flag.
-
-        Raises
-        ------
-        UsageError
-            If it isn't of the setting's kind.
-        """
-        if self.optional and (value is None or value == "none"):
-            return None
-        good = self._coerced(value)
-        if good is None or (self.choices and good not in self.choices):
-            raise UsageError(f"{self.name} is {self._wanted()}, not {value!r}")
-        return good
-
-    def _coerced(self, value: Any) -> Any:
-        if self.name == "max_ram":
-            return (
-                parse_bytes(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
-            )
-        if self.name == "focal_agent" and isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        if isinstance(value, self.kind) and (self.kind is bool or not isinstance(value, bool)):
-            return value
-        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if self.kind in (int, float) and isinstance(value, str):
-            try:
-                return self.kind(value.replace("_", ""))
-            except ValueError:
-                return None
-        return None
-
-    def _wanted(self) -> str:
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        return kinds[self.kind] + (", or none" if self.optional else "")
-
-
 @cache
 def settings() -> tuple[Setting, ...]:
     """Return the fields of `TrainConfig` in their order."""
@@ -385,8 +309,3 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         ) from error
     TrainConfig.from_mapping(found, where=str(path))
     return found
-
-
-def shown(value: Any) -> str:
-    """Write a setting's value for people."""
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,6 +5,8 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,11 @@ def omtrain(capsys):
         return code, *capsys.readouterr()
 
     return run
+
+
+def test_the_help_doesnt_wait_for_torch():
+    code = "import sys, trainer.cli.main; print(sorted({'torch', 'numba', 'zarr'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 class TestTrain:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from trainer.cli.command import Session, columns, command
-from trainer.config import shown
+from trainer.setting import shown
 
 __all__ = ["show_command"]
 

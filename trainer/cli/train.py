@@ -13,7 +13,8 @@ import click
 from omstore.memory import format_bytes
 from omstore.progress import format_seconds
 from trainer.cli.command import Session, columns, command
-from trainer.config import Setting, TrainConfig, read_settings, settings, shown
+from trainer.config import TrainConfig, read_settings, settings
+from trainer.setting import Setting, shown
 
 if TYPE_CHECKING:
     from trainer.run import TrainReport

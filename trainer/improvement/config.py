@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from omstore.errors import UsageError
+from trainer.setting import setting
 
 __all__ = ["SoftRolloutPIConfig"]
-
-
-def _setting(default: Any, unit: str, sentence: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "help": sentence})
 
 
 @dataclass(frozen=True)
@@ -48,33 +44,33 @@ class SoftRolloutPIConfig:
         Of all random numbers; at least 0.
     """
 
-    root_state_samples: int = _setting(
+    root_state_samples: int = setting(
         100_000, "root states", "Root states to draw altogether, those that aren't in the graph included."
     )
-    batch: int = _setting(512, "root states", "Root states of an update; the last update takes what is left.")
-    n_rollouts: int = _setting(8, "rollouts", "Rollouts of each candidate of a root.")
-    horizon: int = _setting(10, "steps", "Steps of a rollout at most.")
-    discount: float = _setting(
+    batch: int = setting(512, "root states", "Root states of an update; the last update takes what is left.")
+    n_rollouts: int = setting(8, "rollouts", "Rollouts of each candidate of a root.")
+    horizon: int = setting(10, "steps", "Steps of a rollout at most.")
+    discount: float = setting(
         0.95, "factor a step", "Factor by which a reward counts less for each step that it comes later."
     )
-    temperature: float = _setting(
+    temperature: float = setting(
         0.05,
         "return",
         "Difference of action values at which the soft target is e times as likely for the better one.",
     )
-    entropy_coef: float = _setting(
+    entropy_coef: float = setting(
         0.005, "nats a nat", "Cross-entropy that a nat of the policy's entropy is worth."
     )
-    lr: float = _setting(1e-3, "weight a step", "Step size of Adam.")
-    candidate_actions: int | None = _setting(
+    lr: float = setting(1e-3, "weight a step", "Step size of Adam.")
+    candidate_actions: int | None = setting(
         None, "actions", "Actions evaluated at a root at most, drawn from the legal ones; none: all legal."
     )
-    print_every: int = _setting(
+    print_every: int = setting(
         1,
         "root states",
         "Root states between two refreshes of the bar at least, a tenth of all where that is more; 0: no bar.",
     )
-    seed: int = _setting(0, "number", "Seed of all random numbers.")
+    seed: int = setting(0, "number", "Seed of all random numbers.")
 
     def __post_init__(self) -> None:
         counts = ("root_state_samples", "batch", "n_rollouts", "horizon")
