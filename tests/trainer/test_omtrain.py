@@ -102,7 +102,8 @@ class TestSignals:
 
     def test_before_training_it_stops_at_once(self, omtrain, export, monkeypatch):
         monkeypatch.setattr(
-            "trainer.run.prepare_om_training_inputs", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+            "trainer.beginning.prepare_om_training_inputs",
+            lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM),
         )
         code, _, err = omtrain(export, *FLAGS)
         assert code == 143
