@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -12,25 +11,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from omstore import PolicyTable, RolloutTables
-from omstore.compiled import as_input
 from omstore.errors import UsageError
 from trainer.adapter import GraphWorldModelAdapter
-from trainer.layers import add_rows, softmax_rows
 from trainer.models import OpponentMLP
-from trainer.torch_threads import one_torch_thread
+from trainer.network import CompiledNetwork, StateInputs
 
-__all__ = ["BLOCK", "ActionMasks", "PolicyTabulator", "Side", "table_bytes"]
+__all__ = ["ActionMasks", "PolicyTabulator", "Side", "table_bytes"]
 
 Side = Literal["agent", "team"]
 """Whose policy: the focal agent's, or the team's, whose actions are team actions."""
 
-BLOCK = 512
-"""Rows evaluated at a time; the last block is filled up. Fixed: a matrix product may round in another way for
-another number of rows. 512 rows of 128 units stay in a core's cache."""
-
-_DEVICE_BLOCK = 1 << 15  # the same where a device has thousands of cores
-_FEW_ACTIONS = 8  # for more, torch's softmax is quicker
+_DEVICE_BLOCK = 1 << 15
+"""Rows evaluated at a time on a device; the last block is filled up. Fixed: a matrix product may round in another
+way for another number of rows."""
 _MASK_BYTES = 64 << 20
+_FEW_ROWS = 256  # a thread of their own would take longer to start
 
 
 def table_bytes(rows: int, actions: int) -> int:
@@ -76,46 +71,12 @@ class ActionMasks:
         return np.unpackbits(self._kept[nodes], axis=1, count=self.num_actions).view(np.bool_)
 
 
-@dataclass
-class _Weights:
-    """A network's weights as blocks are evaluated with them."""
-
-    first: NDArray[np.float32]  # (W + 1, hidden): a row for each component, and one of zeros
-    first_bias: NDArray[np.float32]
-    layers: tuple[tuple[Tensor, Tensor], ...]  # of each layer: (in, out), (out,)
-
-    @classmethod
-    def of(cls, model: OpponentMLP) -> _Weights:
-        layers = tuple(
-            (layer.weight.detach().t(), layer.bias.detach())
-            for layer in (model.first, model.second, model.head)
-        )
-        weight, bias = layers[0]
-        first = np.zeros((model.state_width + 1, model.hidden), np.float32)
-        first[:-1] = weight.numpy()
-        return cls(as_input(first, np.float32), as_input(bias.numpy(), np.float32), layers)
-
-
-@dataclass
-class _Scratch:
-    """The numbers of a block, used again for the next."""
-
-    states: Tensor
-    hidden: Tensor
-    second: Tensor
-    logits: Tensor
-
-    @classmethod
-    def of(cls, model: OpponentMLP, width: int) -> _Scratch:
-        return cls(*(torch.zeros(BLOCK, n) for n in (width, model.hidden, model.hidden, model.num_actions)))
-
-
 class PolicyTabulator:
     """Evaluates networks at nodes of a graph: at all of them, or at those visited.
 
     The numbers of a node are the same, to the bit, whichever nodes are asked for with it and in how many threads:
-    the first layer is summed a state at a time, everything else runs on blocks of `BLOCK` rows, in one torch
-    thread each. On a device the network runs as it is, on blocks of a fixed number of rows as well.
+    on a CPU by compiled code that sees to it (`trainer.network_kernels`); on a device the network runs as it is,
+    on blocks of a fixed number of rows.
 
     Parameters
     ----------
@@ -123,7 +84,7 @@ class PolicyTabulator:
     tables : RolloutTables
         Of the same graph; tells whether all joint actions are legal.
     threads : int
-        Python threads that take blocks, on a CPU.
+        Python threads that share the nodes, on a CPU.
 
     Attributes
     ----------
@@ -141,6 +102,7 @@ class PolicyTabulator:
             "agent": ActionMasks(dyn, "agent", always=always),
             "team": ActionMasks(dyn, "team", always=always),
         }
+        self._inputs = StateInputs(dyn.graph)
         self._kept: Tensor | None = None
 
     def table(
@@ -216,39 +178,25 @@ class PolicyTabulator:
     def _on_cpu(
         self, model: OpponentMLP, masks: ActionMasks, nodes: NDArray[np.int64] | None, result: Tensor
     ) -> None:
-        weights = _Weights.of(model)
-        blocks = -(-len(result) // BLOCK)
-        threads = max(1, min(self.threads, blocks))
+        network = CompiledNetwork(model, bits=self._inputs.bits)
+        self._inputs.prepare()
+        out, count, step = result.numpy(), len(result), self._inputs.chunk
 
-        def run(share: range) -> None:
-            with torch.inference_mode():  # which counts for its own thread
-                scratch = _Scratch.of(model, self.graph.state_width if self.graph.component_bits > 1 else 0)
-                for block in share:
-                    first, last = block * BLOCK, min((block + 1) * BLOCK, len(result))
-                    own = np.arange(first, last) if nodes is None else nodes[first:last]
-                    self._logits(weights, scratch, own)
-                    _softmax(scratch.logits[: last - first], masks, own, result[first:last])
+        def run(begin: int, end: int) -> None:
+            for first in range(begin, end, step):
+                last = min(first + step, end)
+                legal = None
+                if not masks.always:
+                    legal = masks.of(np.arange(first, last) if nodes is None else nodes[first:last])
+                network.probabilities(self._inputs.of(nodes, first, last), legal, out[first:last])
 
-        shares = [range(k * blocks // threads, (k + 1) * blocks // threads) for k in range(threads)]
-        with one_torch_thread():
-            if threads == 1:
-                run(shares[0])
-                return
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as executor:
-                list(executor.map(run, shares))
-
-    def _logits(self, weights: _Weights, scratch: _Scratch, nodes: NDArray[np.int64]) -> None:
-        rows = len(nodes)
-        first, second, head = weights.layers
-        if self.graph.component_bits == 1:
-            packed = as_input(self.graph.packed_states(nodes), np.uint8)
-            add_rows(packed, weights.first, weights.first_bias, scratch.hidden.numpy()[:rows])
-        else:
-            scratch.states.numpy()[:rows] = self.graph.states(nodes)
-            torch.addmm(first[1], scratch.states, first[0], out=scratch.hidden)
-            scratch.hidden.relu_()
-        torch.addmm(second[1], scratch.hidden, second[0], out=scratch.second)
-        torch.addmm(head[1], scratch.second.relu_(), head[0], out=scratch.logits)
+        threads = max(1, min(self.threads, count // _FEW_ROWS))
+        if threads == 1:
+            run(0, count)
+            return
+        bounds = [k * count // threads for k in range(threads + 1)]
+        with ThreadPoolExecutor(threads) as executor:
+            list(executor.map(run, bounds[:-1], bounds[1:]))
 
     @torch.inference_mode()
     def _on_device(
@@ -261,17 +209,11 @@ class PolicyTabulator:
             own = np.arange(first, last) if nodes is None else nodes[first:last]
             states.numpy()[: last - first] = self.graph.states(own)
             logits = model(states.to(device))[: last - first].cpu()
-            _softmax(logits, masks, own, result[first:last])
+            result[first:last] = _softmax(logits, masks, own)
 
 
-def _softmax(logits: Tensor, masks: ActionMasks, nodes: NDArray[np.int64], out: Tensor) -> None:
-    illegal = None
-    if not masks.always:
-        illegal = torch.from_numpy(~masks.of(nodes))
-        logits = logits.masked_fill(illegal, -torch.inf)
-    if logits.shape[1] <= _FEW_ACTIONS:
-        softmax_rows(logits.numpy(), out.numpy())
-    else:
-        torch.softmax(logits, 1, out=out)
-    if illegal is not None:
-        out.masked_fill_(illegal, 0.0)  # where nothing is legal, these are no numbers
+def _softmax(logits: Tensor, masks: ActionMasks, nodes: NDArray[np.int64]) -> Tensor:
+    if masks.always:
+        return torch.softmax(logits, 1)
+    illegal = torch.from_numpy(~masks.of(nodes))
+    return torch.softmax(logits.masked_fill(illegal, -torch.inf), 1).masked_fill(illegal, 0.0)

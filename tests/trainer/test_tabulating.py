@@ -13,7 +13,6 @@ import trainer.tables
 from omstore.errors import UsageError
 from tests.trainer.improvement_worlds import World, build_pursuit, build_random, policy, sharp
 from trainer.adapter import GraphWorldModelAdapter
-from trainer.layers import add_rows, softmax_rows
 from trainer.models import OpponentMLP
 from trainer.tables import PolicyTabulator, Side, table_bytes
 
@@ -55,34 +54,6 @@ def tabulator(world: World, threads: int = 2) -> PolicyTabulator:
     return PolicyTabulator(world.dyn, omstore.RolloutTables(world.dyn.graph), threads=threads)
 
 
-@pytest.mark.parametrize("bits", [0.0, 0.02, 0.5, 1.0])
-def test_first_layer_adds_the_rows_of_set_bits(bits: float) -> None:
-    rng = np.random.default_rng(7)
-    states = (rng.random((40, 29)) < bits).astype(np.uint8)
-    weight = rng.normal(size=(29, 12)).astype(np.float32)
-    bias = rng.normal(size=12).astype(np.float32)
-    out = np.full((40, 12), np.nan, np.float32)
-    add_rows(np.packbits(states, axis=1), np.vstack((weight, np.zeros(12, np.float32))), bias, out)
-    for state, found in zip(states, out, strict=True):
-        total = bias.copy()
-        for bit in np.flatnonzero(state):  # in this order, in float32
-            total = total + weight[bit]
-        np.testing.assert_array_equal(found, np.maximum(total, 0))
-
-
-def test_softmax_of_few_logits() -> None:
-    logits = np.random.default_rng(3).normal(size=(20, 5), scale=30).astype(np.float32)
-    logits[4, 1:4] = -np.inf
-    logits[5] = 1000.0
-    logits[6, 2] = np.nan
-    logits[7] = -np.inf
-    out = np.empty_like(logits)
-    softmax_rows(logits, out)
-    expected = torch.softmax(torch.from_numpy(logits).double(), 1).numpy()
-    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-37)
-    assert np.isnan(out[[6, 7]]).all()
-
-
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", ["pursuit", "random", "bytes"])
 def test_probabilities_are_the_networks_on_legal_actions(
@@ -115,7 +86,7 @@ def test_a_node_without_legal_actions_has_zeros(worlds: dict[str, World]) -> Non
 def test_numbers_of_a_node_depend_on_nothing_else(
     worlds: dict[str, World], name: str, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer.tables, "BLOCK", 32)
+    monkeypatch.setattr(trainer.tables, "_FEW_ROWS", 1)
     world = worlds[name]
     network = world.sides(side)[0]
     whole = tabulator(world, 1).probabilities(network, side)
@@ -128,22 +99,6 @@ def test_numbers_of_a_node_depend_on_nothing_else(
             assert torch.equal(tables.probabilities(network, side, nodes), whole[nodes])
             table = tables.table(network, side, nodes)
             assert table.rows(nodes).tolist() == list(range(len(nodes)))
-
-
-def test_big_blocks_evaluate_every_row_alike() -> None:
-    """What visited nodes being evaluated in another place of a block than all nodes rests on."""
-    network = OpponentMLP(147, 25, seed=1)
-    layers = [(x.weight.t(), x.bias) for x in (network.second, network.head)]
-    hidden = torch.relu(torch.randn(trainer.tables.BLOCK, 128, generator=torch.Generator().manual_seed(2)))
-    order = torch.randperm(len(hidden), generator=torch.Generator().manual_seed(3))
-
-    def evaluated(rows: torch.Tensor) -> torch.Tensor:
-        for weight, bias in layers:
-            rows = torch.addmm(bias, rows, weight)
-        return rows
-
-    with torch.no_grad():
-        assert torch.equal(evaluated(hidden)[order], evaluated(hidden[order].contiguous()))
 
 
 def test_a_table_is_written_over_an_earlier_one(worlds: dict[str, World]) -> None:
