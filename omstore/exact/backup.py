@@ -14,7 +14,7 @@ from omstore.errors import UsageError
 from omstore.read.graph import Graph
 from omstore.rollout.policies import PolicyTable, Sides
 
-__all__ = ["Backup", "NodePolicy", "Policy", "policy_block"]
+__all__ = ["Backup", "NodePolicy", "Policy", "policy_block", "policy_rows"]
 
 
 class NodePolicy(Protocol):
@@ -125,6 +125,15 @@ def policy_block(
     if block.shape != (count, actions):
         raise UsageError(f"a policy gave probabilities of shape {block.shape} instead of {(count, actions)}")
     return as_input(block, np.float64)
+
+
+def policy_rows(
+    policy: Policy | None, nodes: slice | NDArray[np.int64], count: int, actions: int
+) -> NDArray[np.float64]:
+    """Return the probabilities of some nodes, or one row, (1, actions), where they are those of every node."""
+    if isinstance(policy, np.ndarray) and policy.strides[0] == 0 and len(policy):
+        return policy_block(policy[:1], slice(None), 1, actions)
+    return policy_block(policy, nodes, count, actions)
 
 
 def _check_policy(policy: Policy | None, shape: tuple[int, int], whose: str) -> None:

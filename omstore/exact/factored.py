@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,18 @@ from numpy.typing import NDArray
 
 from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
-from omstore.exact import factored_kernels
+from omstore.exact import exception_kernels, factored_kernels
+from omstore.exact.exception_kernels import Patterns
+from omstore.exact.factored_kernels import Buffers
 from omstore.exact.gains import Gains, Terms, Valuation
 from omstore.exact.row_source import Block, RowSource
+from omstore.exact.stages import Stages
 from omstore.read.graph import Graph
 from omstore.rollout.policies import Sides
 from omstore.rows import FactoredRows, Probabilities
-from omstore.rows.factored_tables import Component
 from omstore.rows.patterns import NO_PATTERN
 
-__all__ = ["FactoredSource", "Stages"]
-
-_LANES = 16
-"""Combinations of actions are filled up to a multiple of this: compiled loops then have no rest."""
+__all__ = ["FactoredSource"]
 
 _WORK_BYTES = 256 << 20
 """More than this of a thread's buffers, and the edges are swept."""
@@ -36,120 +34,9 @@ _RESPOND_NODES = 1 << 12
 
 Block2D = NDArray[np.float64]
 
+_NOBODY_CHOOSES = np.empty(0, np.int64)
+
 _HINT = "Convert or build the store again."
-
-
-@dataclass(frozen=True, eq=False)
-class Stages:
-    """How the kernels of C components are contracted, the first component's first.
-
-    A *combination* of a stage is one of the actions of all agents that move components up to it. *Heads* are those of
-    the components but the last.
-
-    Attributes
-    ----------
-    sizes, actions : (C,) int64
-    tails : (C,) int64
-        Product of the sizes behind a component.
-    pair_start : (C,) int64
-        First pair of a component.
-    offsets : (pairs + 1,) int64
-    nexts, chances : (outcomes,) int64, float64
-    combos, combo_start : (C,) int64
-        Combinations of each stage, and where they begin in the next two.
-    combo_source, combo_action : (combinations,) int64
-        The combination of the stage before that one is made of, and the action of this component's agent.
-    joint_head, joint_action : (A,) int64
-        What joint actions are made of: a head, and the action of the last component's agent.
-    always : bool
-        Whether all pairs have outcomes.
-    whole : bool
-        Whether every head goes with every action of the last component's agent.
-    lanes : int
-        Heads, filled up.
-    work_start : (C,) int64
-        Where each stage begins in a thread's buffer; the last is what is turned round for the last component.
-    work : int
-        Numbers in a thread's buffer.
-    """
-
-    sizes: NDArray[np.int64]
-    tails: NDArray[np.int64]
-    actions: NDArray[np.int64]
-    pair_start: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    nexts: NDArray[np.int64]
-    chances: NDArray[np.float64]
-    combos: NDArray[np.int64]
-    combo_start: NDArray[np.int64]
-    combo_source: NDArray[np.int64]
-    combo_action: NDArray[np.int64]
-    joint_head: NDArray[np.int64]
-    joint_action: NDArray[np.int64]
-    always: bool
-    whole: bool
-    lanes: int
-    work_start: NDArray[np.int64]
-    work: int
-
-    @classmethod
-    def of(cls, components: Sequence[Component], num_actions: Sequence[int]) -> Stages:
-        """Lay out the stages of two components or more, moved by agents with these numbers of actions."""
-        sizes = np.array([part.size for part in components])
-        tails = np.array([int(np.prod(sizes[k + 1 :], dtype=object)) for k in range(len(sizes))], object)
-        pairs = [part.num_pairs for part in components]
-        outcomes = np.cumsum([0] + [len(part.next_state) for part in components])
-        offsets = [part.offsets[:-1] + at for part, at in zip(components, outcomes, strict=False)]
-        seen: list[int] = []
-        digits = np.zeros((1, 0), np.int64)  # of each combination: the action of every agent seen
-        combos, sources, actions = [], [], []
-        for part in components[:-1]:
-            digits, seen, source, action = _extend(part, digits, seen)
-            combos.append(len(digits))
-            sources.append(source)
-            actions.append(action)
-        heads = len(digits)
-        digits, seen, head, action = _extend(components[-1], digits, seen)
-        strides = np.array([int(np.prod(num_actions[agent + 1 :], dtype=object)) for agent in seen], np.int64)
-        order = np.argsort(digits @ strides) if seen else np.zeros(1, np.int64)
-        lanes = -(-heads // _LANES) * _LANES
-        lengths = [count * int(tail) for count, tail in zip(combos, tails, strict=False)]
-        lengths.append((int(sizes[-1]) + components[-1].num_actions + 1) * lanes)
-        starts = np.cumsum([0, *lengths])
-        return cls(
-            as_input(sizes, np.int64),
-            as_input(tails, np.int64),
-            as_input(np.array([part.num_actions for part in components]), np.int64),
-            as_input(np.cumsum([0, *pairs[:-1]]), np.int64),
-            as_input(np.concatenate([*offsets, outcomes[-1:]]), np.int64),
-            as_input(np.concatenate([part.next_state for part in components]), np.int64),
-            as_input(np.concatenate([part.probability for part in components]), np.float64),
-            as_input(np.array([*combos, len(digits)]), np.int64),
-            as_input(np.cumsum([0, *combos]), np.int64),
-            as_input(np.concatenate(sources), np.int64),
-            as_input(np.concatenate(actions), np.int64),
-            as_input(head[order], np.int64),
-            as_input(action[order], np.int64),
-            all(bool((np.diff(part.offsets) > 0).all()) for part in components),
-            len(digits) == heads * components[-1].num_actions,
-            lanes,
-            as_input(starts[:-1], np.int64),
-            int(starts[-1]),
-        )
-
-
-def _extend(
-    part: Component, digits: NDArray[np.int64], seen: Sequence[int]
-) -> tuple[NDArray[np.int64], list[int], NDArray[np.int64], NDArray[np.int64]]:
-    """Combine with the actions of a component's agent: combinations, agents, and what they are made of."""
-    before = np.arange(len(digits))
-    if part.agent is None:
-        return digits, list(seen), before, np.zeros_like(before)
-    if part.agent in seen:
-        return digits, list(seen), before, digits[:, seen.index(part.agent)]
-    action = np.repeat(np.arange(part.num_actions), len(digits))
-    source = np.tile(before, part.num_actions)
-    return np.column_stack((digits[source], action)), [*seen, part.agent], source, action
 
 
 class FactoredSource(RowSource):
@@ -165,34 +52,12 @@ class FactoredSource(RowSource):
         super().__init__(graph, terms)
         self._encoding = encoding
         self._stages = stages
-        size = encoding.size
-        exceptions = encoding.exceptions
         nothing = as_input(np.empty(0), np.uint32)
         product, node_at = encoding.factoring.product, encoding.node_at
         self._product = nothing if product is None else as_input(product, product.dtype)
         self._node_at = nothing if node_at is None else as_input(node_at, node_at.dtype)
-        if exceptions is None:
-            patterns = as_input(np.empty((0, size.num_joint_actions)), np.uint32)
-            none = as_input(np.empty(0), np.uint64)
-            tables = (none, as_input(np.empty(0), np.int32), nothing, none, as_input(np.empty(0), np.uint8))
-        else:
-            patterns = exceptions.block_pattern
-            tables = (
-                exceptions.pattern_offsets,
-                exceptions.delta,
-                exceptions.pattern_list,
-                exceptions.list_offsets,
-                exceptions.list_code,
-            )
-        same = np.where((patterns == patterns[:, :1]).all(axis=1), patterns[:, 0].astype(np.int64), -1)
-        same[same == NO_PATTERN] = -1
-        self._exceptions = (
-            encoding.block,
-            patterns,
-            as_input(same, np.int64),
-            *tables,
-            as_input(_exception_chances(graph, encoding), np.float64),
-        )
+        self._patterns = _patterns(graph, encoding)
+        self._partly = bool((self._patterns.block_same < 0).any())
 
     @classmethod
     def of(cls, graph: Graph, terms: Terms) -> FactoredSource | None:
@@ -246,29 +111,35 @@ class FactoredSource(RowSource):
         step = max(1, _CHUNK_ROWS // self.num_joint_actions)
         room = min(step, stop - first) * self.num_joint_actions
         rows = [np.empty(room) for _ in gains]
-        scratch = [_Scratch(self._stages) for _ in gains]
+        scratch = [self._stages.buffers() for _ in gains]
         for begin in range(first, stop, step):
             end = min(begin + step, stop)
-            nodes = self._nodes(begin, end)
-            count = len(range(*nodes.indices(end))) if isinstance(nodes, slice) else len(nodes)
+            nodes, count = self._nodes(begin, end)
             for gain, buffers, out in zip(gains, scratch, rows, strict=True):
-                self._back_up(begin, end, False, gain, buffers, out)
+                found = out[: count * self.num_joint_actions]
+                stages = self._stages
+                arguments: list[Any] = [begin, end, stages.joint_head, stages.joint_action]
+                arguments += [*self._contracted(gain, buffers), found]
+                _raise(*factored_kernels.back_up_products(*arguments))
+                self._except_rows(begin, end, gain, found)
             yield Block(nodes, [out[: count * self.num_joint_actions] for out in rows])
 
     def best(
         self, first: int, stop: int, gains: Gains
     ) -> tuple[slice | NDArray[np.int64], NDArray[np.float64]]:
         """Return the best row of each of some nodes, one player choosing joint actions: no row is kept."""
-        nodes = self._nodes(first, stop)
-        out = np.empty(stop - first if isinstance(nodes, slice) else len(nodes))
-        self._back_up(first, stop, True, gains, _Scratch(self._stages), out)
+        nodes, count = self._nodes(first, stop)
+        out = np.empty(count)
+        arguments: list[Any] = [first, stop, *self._contracted(gains, self._stages.buffers()), out]
+        _raise(*factored_kernels.best_products(*arguments))
+        self._except_nodes(first, stop, gains, out, _NOBODY_CHOOSES)
         return nodes, out
 
     def splits(self, sides: Sides) -> bool | None:
         """Say whether `respond` may be asked for two sides: True where the own side is the last component's agent,
         False where the other is; None where it may not."""
         stages = self._stages
-        if not stages.whole or not stages.always or (self._exceptions[2] < 0).any():
+        if not stages.whole or not stages.always or self._partly:
             return None
         actions = np.arange(int(stages.actions[-1]))
         for joint, own in ((sides.learner_joint, True), (sides.other_joint, False)):
@@ -299,109 +170,94 @@ class FactoredSource(RowSource):
         policies : callable
             Gives the own and the other side's probabilities at some nodes; None: this side plays the best.
         """
-        scratch = _Scratch(self._stages)
+        contracted = self._contracted(gains, self._stages.buffers())
         others = sides.other_joint if own_is_last else sides.learner_joint
         head_of = as_input(self._stages.joint_head[others], np.int64)
         nobody = as_input(np.empty((0, 0)), np.float64)
         for begin in range(first, stop, _RESPOND_NODES):
             end = min(begin + _RESPOND_NODES, stop)
-            nodes = self._nodes(begin, end)
-            count = end - begin if isinstance(nodes, slice) else len(nodes)
+            nodes, count = self._nodes(begin, end)
             own, other = (nobody if block is None else block for block in policies(nodes, count))
             out, chosen = np.empty(count), np.empty(count, np.int64)
-            last_plays, heads_play = (own, other) if own_is_last else (other, own)
-            exceptions = (self._exceptions[0], *self._exceptions[2:])
-            stages = self._stages
-            arguments: list[Any] = [
-                begin,
-                end,
-                last_plays,
-                heads_play,
-                head_of,
-                *self._contracted(),
-                self._product,
-                self._node_at,
-                self.graph.num_nodes,
-                *exceptions,
-                *_gain_arrays(gains),
-                scratch.work,
-                stages.work_start,
-                stages.lanes,
-                scratch.staged,
-                scratch.local,
-                scratch.head_legal,
-                out,
-                chosen,
-            ]
-            status, node = factored_kernels.respond_products(*arguments)
-            _raise(status, node)
+            plays = (own, other) if own_is_last else (other, own)
+            arguments: list[Any] = [begin, end, *plays, head_of, *contracted, out, chosen]
+            _raise(*factored_kernels.respond_products(*arguments))
+            self._except_nodes(begin, end, gains, out, chosen)
             yield nodes, out, chosen
 
     @property
     def finds_best(self) -> bool:
         """Whether `best` may be asked."""
-        return self._stages.whole
+        return self._stages.whole and not self._partly
 
-    def _nodes(self, first: int, stop: int) -> slice | NDArray[np.int64]:
+    def _nodes(self, first: int, stop: int) -> tuple[slice | NDArray[np.int64], int]:
+        """Return the nodes with some product numbers, and how many these are."""
         if not self._node_at.size:
-            return slice(first, stop)
-        nodes = self._node_at[first:stop].astype(np.int64)
-        return nodes[nodes < self.graph.num_nodes]
+            return slice(first, stop), stop - first
+        found = self._node_at[first:stop]
+        nodes = found[found < self.graph.num_nodes].astype(np.int64)
+        return nodes, len(nodes)
 
-    def _back_up(
-        self,
-        first: int,
-        stop: int,
-        best_only: bool,
-        gains: Gains,
-        scratch: _Scratch,
-        out: NDArray[np.float64],
+    def _contracted(self, gains: Gains, buffers: Buffers) -> tuple[Any, ...]:
+        """What kernels need to know of rows that factor."""
+        patterns = self._patterns
+        where = self._node_at, self.graph.num_nodes, patterns.block, patterns.block_same
+        return (*self._stages.plan, *where, gains.table, *buffers)
+
+    def _except_rows(self, first: int, stop: int, gains: Gains, out: NDArray[np.float64]) -> None:
+        """Write rows that don't factor over those that do."""
+        if self._patterns.block.size:
+            arguments: list[Any] = [*self._excepted(first, stop, gains), out]
+            _raise(*exception_kernels.back_up_rows(*arguments))
+
+    def _except_nodes(
+        self, first: int, stop: int, gains: Gains, out: NDArray[np.float64], chosen: NDArray[np.int64]
     ) -> None:
-        stages = self._stages
-        arguments: list[Any] = [
-            first,
-            stop,
-            best_only,
-            *self._contracted(),
-            stages.joint_head,
-            stages.joint_action,
-            stages.always,
-            self._product,
-            self._node_at,
-            self.graph.num_nodes,
-            *self._exceptions,
-            *_gain_arrays(gains),
-            scratch.work,
-            stages.work_start,
-            stages.lanes,
-            scratch.staged,
-            scratch.local,
-            scratch.head_legal,
-            out,
-        ]
-        status, node = factored_kernels.back_up_products(*arguments)
-        _raise(status, node)
+        """Write the values of nodes whose rows don't factor."""
+        if self._patterns.block.size:
+            arguments: list[Any] = [*self._excepted(first, stop, gains), out, chosen]
+            _raise(*exception_kernels.back_up_nodes(*arguments))
 
-    def _contracted(self) -> tuple[NDArray[Any], ...]:
-        """What the kernels need to know of components and combinations."""
-        stages = self._stages
-        return (
-            stages.sizes,
-            stages.tails,
-            stages.actions,
-            stages.pair_start,
-            stages.offsets,
-            stages.nexts,
-            stages.chances,
-            stages.combos,
-            stages.combo_start,
-            stages.combo_source,
-            stages.combo_action,
+    def _excepted(self, first: int, stop: int, gains: Gains) -> tuple[Any, ...]:
+        """What kernels need to know of rows that don't factor."""
+        where = first, stop, self._product, self._node_at, self.graph.num_nodes, self._patterns
+        return (*where, gains.table, gains.plain, gains.base, gains.marked)
+
+
+def _patterns(graph: Graph, encoding: FactoredRows) -> Patterns:
+    """Lay out the rows that don't factor."""
+    exceptions = encoding.exceptions
+    nothing = as_input(np.empty(0), np.uint32)
+    if exceptions is None:
+        none = as_input(np.empty(0), np.uint64)
+        return Patterns(
+            nothing,
+            as_input(np.empty((0, 1)), np.uint32),
+            as_input(np.empty(0), np.int64),
+            none,
+            as_input(np.empty(0), np.int32),
+            nothing,
+            none,
+            as_input(np.empty(0), np.uint8),
+            as_input(np.empty(0), np.float64),
         )
-
-
-def _gain_arrays(gains: Gains) -> tuple[NDArray[Any], ...]:
-    return gains.table, gains.plain, gains.base, gains.marked
+    patterns = exceptions.block_pattern
+    same = np.where((patterns == patterns[:, :1]).all(axis=1), patterns[:, 0].astype(np.int64), -1)
+    same[same == NO_PATTERN] = -1
+    chances = encoding.exception_probability
+    return Patterns(
+        encoding.block,
+        patterns,
+        as_input(same, np.int64),
+        exceptions.pattern_offsets,
+        exceptions.delta,
+        exceptions.pattern_list,
+        exceptions.list_offsets,
+        exceptions.list_code,
+        as_input(
+            np.asarray(graph.attribute("probability").values if chances is None else chances), np.float64
+        ),
+    )
 
 
 def _raise(status: int, node: int) -> None:
@@ -409,21 +265,11 @@ def _raise(status: int, node: int) -> None:
     if status == factored_kernels.OK:
         return
     reason = {
-        factored_kernels.BAD_NODE: "a next node doesn't exist",
-        factored_kernels.BAD_CODE: "an outcome code has no probability",
-        factored_kernels.BAD_BLOCK: "its block of patterns doesn't exist",
+        exception_kernels.BAD_NODE: "a next node doesn't exist",
+        exception_kernels.BAD_CODE: "an outcome code has no probability",
+        exception_kernels.BAD_BLOCK: "its block of patterns doesn't exist",
     }[status]
     raise CorruptStoreError(f"rows: node {node} is damaged: {reason}", _HINT)
-
-
-class _Scratch:
-    """A thread's buffers."""
-
-    def __init__(self, stages: Stages) -> None:
-        self.work = np.zeros(stages.work)
-        self.staged = np.full(len(stages.sizes), -1, np.int64)
-        self.local = np.empty(len(stages.sizes), np.int64)
-        self.head_legal = np.empty(stages.lanes, np.uint8)
 
 
 def _marked_are_exceptions(terms: Terms, encoding: FactoredRows) -> bool:
@@ -438,10 +284,3 @@ def _marked_are_exceptions(terms: Terms, encoding: FactoredRows) -> bool:
         raise CorruptStoreError("rows/exceptions/block names a block that doesn't exist", _HINT)
     whole = np.concatenate(([False], (encoding.exceptions.block_pattern != NO_PATTERN).all(axis=1)))
     return bool(whole[blocks].all())
-
-
-def _exception_chances(graph: Graph, encoding: FactoredRows) -> NDArray[np.float64]:
-    """What the exceptions' codes stand for."""
-    if encoding.exception_probability is not None:
-        return np.asarray(encoding.exception_probability)
-    return np.asarray(graph.attribute("probability").values)

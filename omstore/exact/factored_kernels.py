@@ -1,154 +1,274 @@
-"""Expected returns of factored rows, contracting one component's kernel at a time; compiled.
+"""Expected returns of rows that factor, contracting one component's kernel at a time; compiled.
 
 Joint successors are never listed. For the local state of the first component, the gains of all next nodes are mixed
 by each of its actions; of what comes out, the second component mixes a part for its local state, and so on: each stage
-is kept while the local states that it belongs to stay the same, which the order of nodes sees to.
+is kept while the local states that it belongs to stay the same, which the order of nodes sees to. For the last
+component everything is turned round: heads, the combinations of all others' actions, lie side by side in lanes.
+
+Inner loops are generators of LLVM code: sums of four numbers at a time stay in registers from the first outcome to
+the last, which no compiler found by itself. A sum is made in the order of outcomes, whatever lies beside it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numpy.typing import NDArray
 
-from omstore.compiled import inner_kernel, kernel
+from omstore.compiled import inner_kernel, intrinsic, kernel
 
-__all__ = ["BAD_BLOCK", "BAD_CODE", "BAD_NODE", "OK", "back_up_products", "respond_products"]
+__all__ = [
+    "BAD_BLOCK",
+    "LANES",
+    "OK",
+    "Buffers",
+    "Plan",
+    "back_up_products",
+    "best_products",
+    "respond_products",
+]
 
-OK, BAD_NODE, BAD_CODE, BAD_BLOCK = 0, 1, 2, 3
+OK, BAD_BLOCK = 0, 3  # as in omstore.exact.exception_kernels
 
-_FACTORS = (1 << 32) - 1  # among patterns: the row factors
+LANES = 4
+"""Numbers in a vector; lanes are filled up to a multiple."""
+
+_code: Any = cgutils  # untyped in part
+_INDEX, _SHORT, _DOUBLE = ir.IntType(64), ir.IntType(32), ir.DoubleType()
+_VECTOR = ir.VectorType(_DOUBLE, LANES)
+_LEAST = float("-inf")
+
+# Groups of vectors whose sums stay in registers, of which there are sixteen: eight sums and the chance; or seven sums,
+# the best of each, and the chance.
+_SUMMED, _COMPARED = (8, 3, 1), (7, 4, 2, 1)
 
 
-@inner_kernel
-def _mix(
-    source: Any, at: Any, step: Any, nexts: Any, chances: Any, first: Any, stop: Any, out: Any, length: Any
-) -> None:
-    """Write the sum of `chances` times the slices of `source` that `nexts` number, each of `length` numbers.
+class Plan(NamedTuple):
+    """What is contracted, and how: see `omstore.exact.stages.Stages` for each array.
 
-    Several slices at a time: each pass over `out` costs as much as one over a slice.
+    Kernels take what is in it one by one: numba counts references to an array whenever it takes it out of a tuple.
     """
-    count = stop - first
-    if count == 0:
-        out[:length] = 0.0
-        return
-    a = source[at + nexts[first] * step : at + nexts[first] * step + length]
-    p = chances[first]
-    if count == 1:
-        for i in range(length):
-            out[i] = p * a[i]
-        return
-    b = source[at + nexts[first + 1] * step : at + nexts[first + 1] * step + length]
-    q = chances[first + 1]
-    if count == 2:
-        for i in range(length):
-            out[i] = p * a[i] + q * b[i]
-        return
-    c = source[at + nexts[first + 2] * step : at + nexts[first + 2] * step + length]
-    r = chances[first + 2]
-    if count == 3:
-        for i in range(length):
-            out[i] = p * a[i] + q * b[i] + r * c[i]
-        return
-    d = source[at + nexts[first + 3] * step : at + nexts[first + 3] * step + length]
-    s = chances[first + 3]
-    if count == 4:
-        for i in range(length):
-            out[i] = p * a[i] + q * b[i] + r * c[i] + s * d[i]
-        return
-    e = source[at + nexts[first + 4] * step : at + nexts[first + 4] * step + length]
-    t = chances[first + 4]
-    for i in range(length):
-        out[i] = p * a[i] + q * b[i] + r * c[i] + s * d[i] + t * e[i]
-    for k in range(first + 5, stop):
-        more = source[at + nexts[k] * step : at + nexts[k] * step + length]
-        u = chances[k]
-        for i in range(length):
-            out[i] += u * more[i]
+
+    sizes: NDArray[np.int64]
+    tails: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    pair_start: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    nexts: NDArray[np.int64]
+    chances: NDArray[np.float64]
+    combos: NDArray[np.int64]
+    combo_start: NDArray[np.int64]
+    combo_source: NDArray[np.int64]
+    combo_action: NDArray[np.int64]
+    work_start: NDArray[np.int64]
+    lanes: int
+    always: bool
 
 
-@inner_kernel
+class Buffers(NamedTuple):
+    """A thread's own; kept for the next call with the same gains. `staged` is -1 at the beginning."""
+
+    work: NDArray[np.float64]
+    staged: NDArray[np.int64]
+    local: NDArray[np.int64]
+    head_legal: NDArray[np.uint8]
+
+
+# Generators. `place` and the like are positions in an array; nothing is checked.
+
+
+def _pointers(context: Any, builder: Any, signature: Any, arguments: Any) -> Callable[[int], Any]:
+    """Return what finds the data of an array among the arguments."""
+    return lambda which: context.make_array(signature.args[which])(context, builder, arguments[which]).data
+
+
+def _at(builder: Any, data: Any, place: Any, ahead: int, kind: Any) -> Any:
+    pointer = builder.gep(data, [builder.add(place, ir.Constant(_INDEX, ahead))])
+    return builder.bitcast(pointer, kind.as_pointer())
+
+
+def _load(builder: Any, data: Any, place: Any, ahead: int = 0, kind: Any = _VECTOR) -> Any:
+    return builder.load(_at(builder, data, place, ahead, kind), align=8)
+
+
+def _fused(builder: Any, kind: Any) -> Any:
+    """Return the function that multiplies and adds, rounding once where the machine can."""
+    name = "llvm.fmuladd.f64" if kind is _DOUBLE else f"llvm.fmuladd.v{LANES}f64"
+    return _code.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+
+
+def _spread(builder: Any, number: Any, kind: Any) -> Any:
+    if kind is _DOUBLE:
+        return number
+    nothing = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(nothing, number, ir.Constant(_SHORT, 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(_SHORT, LANES), None))
+
+
+def _greater(builder: Any, a: Any, b: Any) -> Any:
+    """Return the greater one; `b` if either is no number."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def _sums(
+    builder: Any, source: Any, at: Any, step: Any, pair: tuple[Any, Any, Any, Any], width: int, kind: Any
+) -> list[Any]:
+    """Make `width` sums side by side over the outcomes of a pair, (nexts, chances, first, stop)."""
+    nexts, chances, first, stop = pair
+    fused = _fused(builder, kind)
+    count = 1 if kind is _DOUBLE else LANES
+    sums = [_code.alloca_once(builder, kind) for _ in range(width)]
+    for each in sums:
+        builder.store(ir.Constant(kind, 0.0 if kind is _DOUBLE else None), each)
+    with _code.for_range(builder, stop, start=first) as loop:
+        chance = _spread(builder, builder.load(builder.gep(chances, [loop.index])), kind)
+        follows = builder.load(builder.gep(nexts, [loop.index]))
+        place = builder.add(at, builder.mul(follows, step))
+        for number, each in enumerate(sums):
+            part = _load(builder, source, place, number * count, kind)
+            builder.store(builder.call(fused, [chance, part, builder.load(each)]), each)
+    return [builder.load(each) for each in sums]
+
+
+def _groups(builder: Any, length: Any, widths: Sequence[int], make: Callable[[Any, int], None]) -> Any:
+    """Go through `length` numbers, `make` being given where a group of as many vectors begins; returns how far."""
+    done = ir.Constant(_INDEX, 0)
+    for width in widths:
+        size = ir.Constant(_INDEX, width * LANES)
+        count = builder.sdiv(builder.sub(length, done), size)
+        with _code.for_range(builder, count) as loop:
+            make(builder.add(done, builder.mul(loop.index, size)), width)
+        done = builder.add(done, builder.mul(count, size))
+    return done
+
+
+@intrinsic
+def _mix(
+    typing: Any, source: Any, at: Any, step: Any, nexts: Any, chances: Any, first: Any, stop: Any,
+    out: Any, place: Any, length: Any,
+) -> Any:  # fmt: skip
+    """Write the sum of `chances` times the slices of `source` that `nexts` number, each of `length` numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        _, at, step, _, _, first, stop, _, place, length = arguments
+        pair = data(3), data(4), first, stop
+
+        def make(begin: Any, width: int, kind: Any = _VECTOR) -> None:
+            sums = _sums(builder, data(0), builder.add(at, begin), step, pair, width, kind)
+            for number, each in enumerate(sums):
+                target = _at(builder, data(7), builder.add(place, begin), number * LANES, kind)
+                builder.store(each, target, align=8)
+
+        done = _groups(builder, length, _SUMMED, make)
+        lanes = ir.Constant(_INDEX, LANES)
+        some_left, some_fit = (
+            builder.icmp_signed(sign, length, to) for sign, to in ((">", done), (">=", lanes))
+        )
+        with builder.if_then(some_left), builder.if_else(some_fit) as (long, short):
+            with long:  # begins before the end of the last one: what is the same is written again
+                make(builder.sub(length, lanes), 1)
+            with short, _code.for_range(builder, length) as loop:
+                make(loop.index, 1, _DOUBLE)
+        return context.get_dummy_value()
+
+    index = types.int64
+    return types.void(source, index, index, nexts, chances, index, index, out, index, index), generate
+
+
+@intrinsic
 def _find_best(
-    turned: Any,
-    lanes: Any,
-    nexts: Any,
-    chances: Any,
-    offsets: Any,
-    first_pair: Any,
-    num_actions: Any,
-    best: Any,
-) -> None:
-    """Write the best over the last component's actions, for each head; as `_mix` does, but nothing else is kept."""
-    best[:] = -np.inf
-    for pair in range(first_pair, first_pair + num_actions):
-        first, count = offsets[pair], offsets[pair + 1] - offsets[pair]
-        if count == 0:
-            continue
-        a = turned[nexts[first] * lanes : nexts[first] * lanes + lanes]
-        p = chances[first]
-        if count == 1:
-            for i in range(lanes):
-                x = p * a[i]
-                best[i] = x if x > best[i] else best[i]
-            continue
-        b = turned[nexts[first + 1] * lanes : nexts[first + 1] * lanes + lanes]
-        q = chances[first + 1]
-        if count == 2:
-            for i in range(lanes):
-                x = p * a[i] + q * b[i]
-                best[i] = x if x > best[i] else best[i]
-            continue
-        c = turned[nexts[first + 2] * lanes : nexts[first + 2] * lanes + lanes]
-        r = chances[first + 2]
-        if count == 3:
-            for i in range(lanes):
-                x = p * a[i] + q * b[i] + r * c[i]
-                best[i] = x if x > best[i] else best[i]
-            continue
-        d = turned[nexts[first + 3] * lanes : nexts[first + 3] * lanes + lanes]
-        s = chances[first + 3]
-        if count == 4:
-            for i in range(lanes):
-                x = p * a[i] + q * b[i] + r * c[i] + s * d[i]
-                best[i] = x if x > best[i] else best[i]
-            continue
-        e = turned[nexts[first + 4] * lanes : nexts[first + 4] * lanes + lanes]
-        t = chances[first + 4]
-        if count == 5:
-            for i in range(lanes):
-                x = p * a[i] + q * b[i] + r * c[i] + s * d[i] + t * e[i]
-                best[i] = x if x > best[i] else best[i]
-            continue
-        for i in range(lanes):
-            x = p * a[i] + q * b[i] + r * c[i] + s * d[i] + t * e[i]
-            for k in range(first + 5, first + count):
-                x += chances[k] * turned[nexts[k] * lanes + i]
-            best[i] = x if x > best[i] else best[i]
+    typing: Any, turned: Any, at: Any, lanes: Any, nexts: Any, chances: Any, offsets: Any, pair: Any, stop: Any
+) -> Any:  # fmt: skip
+    """Return the best over the last component's actions and all heads; -inf where nothing is legal."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        _, at, lanes, _, _, _, first_pair, stop_pair = arguments
+        best = _code.alloca_once(builder, _DOUBLE)
+        builder.store(ir.Constant(_DOUBLE, _LEAST), best)
+
+        def make(begin: Any, width: int) -> None:
+            bests = [_code.alloca_once(builder, _VECTOR) for _ in range(width)]
+            for each in bests:
+                builder.store(ir.Constant(_VECTOR, [_LEAST] * LANES), each)
+            with _code.for_range(builder, stop_pair, start=first_pair) as loop:
+                first = _load(builder, data(5), loop.index, 0, _INDEX)
+                stop = _load(builder, data(5), loop.index, 1, _INDEX)
+                with builder.if_then(builder.icmp_signed("<", first, stop)):
+                    pair = data(3), data(4), first, stop
+                    sums = _sums(builder, data(0), builder.add(at, begin), lanes, pair, width, _VECTOR)
+                    for one, each in zip(sums, bests, strict=True):
+                        builder.store(_greater(builder, one, builder.load(each)), each)
+            found = [builder.load(each) for each in bests]
+            while len(found) > 1:
+                found = [_greater(builder, found[-1], found[-2]), *found[:-2]]
+            numbers = [builder.extract_element(found[0], ir.Constant(_SHORT, k)) for k in range(LANES)]
+            while len(numbers) > 1:
+                numbers = [_greater(builder, numbers[-1], numbers[-2]), *numbers[:-2]]
+            builder.store(_greater(builder, numbers[0], builder.load(best)), best)
+
+        _groups(builder, lanes, _COMPARED, make)
+        return builder.load(best)
+
+    index = types.int64
+    return types.float64(turned, index, index, nexts, chances, offsets, index, index), generate
+
+
+@intrinsic
+def _turn(typing: Any, source: Any, a: Any, b: Any, c: Any, d: Any, out: Any, place: Any, step: Any) -> Any:
+    """Write four vectors at `a`, `b`, `c`, `d` as the columns of four vectors, `step` apart."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        rows = [_load(builder, data(0), arguments[1 + k]) for k in range(4)]
+
+        def shuffled(x: Any, y: Any, *which: int) -> Any:
+            return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(_SHORT, 4), list(which)))
+
+        even = [shuffled(rows[k], rows[k + 1], 0, 4, 2, 6) for k in (0, 2)]
+        odd = [shuffled(rows[k], rows[k + 1], 1, 5, 3, 7) for k in (0, 2)]
+        place = arguments[6]
+        for which in ((0, 1, 4, 5), (2, 3, 6, 7)):
+            for pair in (even, odd):
+                builder.store(shuffled(*pair, *which), _at(builder, data(5), place, 0, _VECTOR), align=8)
+                place = builder.add(place, arguments[7])
+        return context.get_dummy_value()
+
+    index = types.int64
+    return types.void(source, index, index, index, index, out, index, index), generate
+
+
+@intrinsic
+def _dot(typing: Any, a: Any, at: Any, b: Any, start: Any, stop: Any) -> Any:
+    """Return the sum of ``a[at + k] * b[k]`` for k in start..stop-1, a multiple of four."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        total = _code.alloca_once(builder, _VECTOR)
+        builder.store(ir.Constant(_VECTOR, None), total)
+        step = ir.Constant(_INDEX, LANES)
+        with _code.for_range_slice(builder, arguments[3], arguments[4], step, _INDEX) as (k, _):
+            x, y = _load(builder, data(0), builder.add(arguments[1], k)), _load(builder, data(2), k)
+            builder.store(builder.call(_fused(builder, _VECTOR), [x, y, builder.load(total)]), total)
+        vector = builder.load(total)
+        parts = [builder.extract_element(vector, ir.Constant(_SHORT, k)) for k in range(LANES)]
+        return builder.fadd(builder.fadd(parts[0], parts[1]), builder.fadd(parts[2], parts[3]))
+
+    return types.float64(a, types.int64, b, types.int64, types.int64), generate
 
 
 @inner_kernel
 def _set_stages(
     head: Any,
-    sizes: Any,
-    tails: Any,
-    actions: Any,
-    pair_start: Any,
-    offsets: Any,
-    nexts: Any,
-    chances: Any,
-    combos: Any,
-    combo_start: Any,
-    combo_source: Any,
-    combo_action: Any,
-    always: Any,
-    table: Any,
-    work: Any,
-    work_start: Any,
-    lanes: Any,
-    local: Any,
-    staged: Any,
-    head_legal: Any,
-) -> None:
+    sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any, combos: Any,
+    combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, lanes: Any, always: Any,
+    table: Any, work: Any, staged: Any, local: Any, head_legal: Any,
+) -> None:  # fmt: skip
     """Mix the gains for the local states of a head, that is, of all components but the last."""
     last = sizes.size - 1
     rest = head
@@ -159,136 +279,62 @@ def _set_stages(
     while k < last and staged[k] == local[k]:
         k += 1
     for stage in range(k, last):
-        tail = tails[stage]
-        first_pair = pair_start[stage] + local[stage] * actions[stage]
+        tail, first_pair = tails[stage], pair_start[stage] + local[stage] * actions[stage]
         for combo in range(combos[stage]):
             number = combo_start[stage] + combo
             pair = first_pair + combo_action[number]
+            first, stop = offsets[pair], offsets[pair + 1]
             place = work_start[stage] + combo * tail
-            out = work[place : place + tail]
             if stage == 0:
-                _mix(table, 0, tail, nexts, chances, offsets[pair], offsets[pair + 1], out, tail)
+                _mix(table, 0, tail, nexts, chances, first, stop, work, place, tail)
             else:
                 source = work_start[stage - 1] + combo_source[number] * tails[stage - 1]
-                _mix(work, source, tail, nexts, chances, offsets[pair], offsets[pair + 1], out, tail)
+                _mix(work, source, tail, nexts, chances, first, stop, work, place, tail)
         staged[stage] = local[stage]
     heads, size = combos[last - 1], sizes[last]
-    mixed = work[work_start[last - 1] : work_start[last - 1] + heads * size]
-    turned = work[work_start[last] : work_start[last] + size * lanes]
-    for state in range(size):
-        for combo in range(heads):
-            turned[state * lanes + combo] = mixed[combo * size + state]
-    if not always:
-        for combo in range(heads):
-            legal, source = True, combo
-            for stage in range(last - 1, -1, -1):
-                number = combo_start[stage] + source
-                pair = pair_start[stage] + local[stage] * actions[stage] + combo_action[number]
-                legal = legal and offsets[pair] < offsets[pair + 1]
-                source = combo_source[number]
-            head_legal[combo] = legal
-
-
-@inner_kernel
-def _row_of_pattern(
-    node: Any,
-    pattern: Any,
-    num_nodes: Any,
-    product: Any,
-    gain: Any,
-    start: Any,
-    pattern_offsets: Any,
-    delta: Any,
-    pattern_list: Any,
-    list_offsets: Any,
-    list_code: Any,
-    chance_of: Any,
-) -> tuple[int, float]:
-    """Return the expected return of a row that doesn't factor; patterns are checked, nodes aren't."""
-    begin, end = np.int64(pattern_offsets[pattern]), np.int64(pattern_offsets[pattern + 1])
-    if begin == end:
-        return OK, np.nan
-    codes = np.int64(list_offsets[pattern_list[pattern]]) if pattern_list.size else 0
-    total = 0.0
-    for entry in range(begin, end):
-        follows = node + np.int64(delta[entry])
-        if follows < 0 or follows >= num_nodes:
-            return BAD_NODE, 0.0
-        at = np.int64(product[follows]) if product.size else follows
-        if at >= gain.size:
-            return BAD_NODE, 0.0
-        code = np.int64(list_code[codes + entry - begin]) if pattern_list.size else 0
-        if code >= chance_of.size:
-            return BAD_CODE, 0.0
-        total += chance_of[code] * (start + gain[at])
-    return OK, total
+    mixed, turned, top = work_start[last - 1], work_start[last], heads - 1
+    for lane in range(0, lanes, 4):  # lanes without a head are copies of the last one: the best is the same
+        a, b = mixed + min(lane, top) * size, mixed + min(lane + 1, top) * size
+        c, d = mixed + min(lane + 2, top) * size, mixed + min(lane + 3, top) * size
+        if size >= 4:
+            state = 0
+            while state < size:
+                state = min(state, size - 4)
+                place = turned + state * lanes + lane
+                _turn(work, a + state, b + state, c + state, d + state, work, place, lanes)
+                state += 4
+        else:
+            for state in range(size):
+                place = turned + state * lanes + lane
+                work[place], work[place + 1] = work[a + state], work[b + state]
+                work[place + 2], work[place + 3] = work[c + state], work[d + state]
+    if always:
+        return
+    for lane in range(lanes):
+        legal, source = True, min(lane, top)
+        for stage in range(last - 1, -1, -1):
+            number = combo_start[stage] + source
+            pair = pair_start[stage] + local[stage] * actions[stage] + combo_action[number]
+            legal = legal and offsets[pair] < offsets[pair + 1]
+            source = combo_source[number]
+        head_legal[lane] = legal
+        if not legal:
+            for state in range(size):
+                work[turned + state * lanes + lane] = -np.inf
 
 
 @kernel
-def back_up_products(
-    first: Any,
-    stop: Any,
-    best_only: Any,
-    sizes: Any,
-    tails: Any,
-    actions: Any,
-    pair_start: Any,
-    offsets: Any,
-    nexts: Any,
-    chances: Any,
-    combos: Any,
-    combo_start: Any,
-    combo_source: Any,
-    combo_action: Any,
-    joint_head: Any,
-    joint_action: Any,
-    always: Any,
-    product: Any,
-    node_at: Any,
-    num_nodes: Any,
-    block: Any,
-    block_pattern: Any,
-    block_same: Any,
-    pattern_offsets: Any,
-    delta: Any,
-    pattern_list: Any,
-    list_offsets: Any,
-    list_code: Any,
-    chance_of: Any,
-    table: Any,
-    plain: Any,
-    base: Any,
-    marked: Any,
-    work: Any,
-    work_start: Any,
-    lanes: Any,
-    staged: Any,
-    local: Any,
-    head_legal: Any,
-    out: Any,
-) -> tuple[int, int]:
-    """Back up the nodes with product numbers first..stop-1, in this order.
+def best_products(
+    first: Any, stop: Any,
+    sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any, combos: Any,
+    combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, lanes: Any, always: Any,
+    node_at: Any, num_nodes: Any, block: Any, block_same: Any, table: Any,
+    work: Any, staged: Any, local: Any, head_legal: Any, out: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Write the best row of each node with product numbers first..stop-1, 0 where none is legal.
 
-    Parameters
-    ----------
-    first, stop : int
-    best_only : bool
-        Whether `out` is for each node's best row (0 where none is legal), and every combination of a head's actions
-        with the last component's is a joint action; else for all rows, NaN where they aren't legal.
-    sizes, tails, actions, pair_start, offsets, nexts, chances, combos, combo_start, combo_source, combo_action,
-    joint_head, joint_action, always, lanes, work_start
-        Of `omstore.exact.factored.Stages`.
-    product, node_at : (N,), (products,) unsigned integers, or empty
-        Node -> product number, and back (N: no node); empty where they are equal.
-    block, block_pattern, pattern_offsets, delta, pattern_list, list_offsets, list_code
-        The exceptions; `block_same` is the pattern of all rows of a block, -1 where they differ.
-    chance_of : (K,) float64
-        Probability of the exceptions' codes.
-    table, plain, base, marked : arrays
-        Of `omstore.exact.gains.Gains`, by product number; marked nodes have patterns only.
-    work, staged, local, head_legal : arrays
-        Kept by the caller for the next call with the same `table`; `staged` is -1 at the beginning.
-    out : (nodes,) or (nodes * A,) float64
+    Every combination of a head's actions with the last component's is a joint action, and each node's rows all
+    factor, or none does; nodes whose rows don't factor are left out. Arguments as for `back_up_products`.
 
     Returns
     -------
@@ -296,260 +342,214 @@ def back_up_products(
         ``OK``, or what is wrong with the node.
     """
     last = sizes.size - 1
-    size, heads = sizes[last], combos[last - 1]
-    num_joint = joint_head.size
-    turned, mixed = work_start[last], work_start[last] + size * lanes
-    best = work[mixed + actions[last] * lanes : mixed + actions[last] * lanes + lanes]
-    ready = -1
+    size, moves, turned, first_pair = sizes[last], actions[last], work_start[last], pair_start[last]
     written = 0
-    for number in range(first, stop):
-        node = int(number)
-        if node_at.size:
-            node = int(node_at[number])
-            if node >= num_nodes:
-                continue
-        which = np.int64(block[node]) - 1 if block.size else -1
-        if which >= block_same.size:
-            return BAD_BLOCK, node
-        gain, start = table, 0.0
-        if marked.size and marked[node]:
-            gain, start = plain, base[node]
-        if which >= 0 and block_same[which] >= 0:
-            status, value = _row_of_pattern(
-                node, block_same[which], num_nodes, product, gain, start,
-                pattern_offsets, delta, pattern_list, list_offsets, list_code, chance_of,
-            )  # fmt: skip
-            if status != OK:
-                return status, node
-            if best_only:
-                out[written] = value if value == value else 0.0
-            else:
-                out[written * num_joint : (written + 1) * num_joint] = value
+    for head in range(first // size, (stop + size - 1) // size):
+        ready = False
+        for number in range(max(first, head * size), min(stop, head * size + size)):
+            node: Any = np.int64(number)
+            if node_at.size:
+                node = np.int64(node_at[number])
+                if node < 0 or node >= num_nodes:
+                    continue
+            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
+            if which >= block_same.size:
+                return BAD_BLOCK, node
+            if which < 0:
+                if not ready:
+                    _set_stages(
+                        head, sizes, tails, actions, pair_start, offsets, nexts, chances, combos, combo_start,
+                        combo_source, combo_action, work_start, lanes, always, table,
+                        work, staged, local, head_legal,
+                    )  # fmt: skip
+                    ready = True
+                pair = first_pair + (number - head * size) * moves
+                value = _find_best(work, turned, lanes, nexts, chances, offsets, pair, pair + moves)
+                out[written] = value if value > -np.inf else 0.0
             written += 1
-            continue
-        head = number // size
-        if head != ready:
-            _set_stages(
-                head, sizes, tails, actions, pair_start, offsets, nexts, chances,
-                combos, combo_start, combo_source, combo_action, always, table,
-                work, work_start, lanes, local, staged, head_legal,
-            )  # fmt: skip
-            ready = head
-        first_pair = pair_start[last] + (number - head * size) * actions[last]
-        if best_only and which < 0:
-            _find_best(work[turned:mixed], lanes, nexts, chances, offsets, first_pair, actions[last], best)
-            value = -np.inf
-            for i in range(heads):
-                if (always or head_legal[i]) and best[i] > value:
-                    value = best[i]
-            out[written] = value if value > -np.inf else 0.0
-            written += 1
-            continue
-        for action in range(actions[last]):
-            begin, end = offsets[first_pair + action], offsets[first_pair + action + 1]
-            place = mixed + action * lanes
-            _mix(work, turned, lanes, nexts, chances, begin, end, work[place : place + lanes], lanes)
-        value = -np.inf
-        for joint in range(num_joint):
-            action, combo = joint_action[joint], joint_head[joint]
-            worth = work[mixed + action * lanes + combo]
-            if not always:
-                pair = first_pair + action
-                if not head_legal[combo] or offsets[pair] == offsets[pair + 1]:
-                    worth = np.nan
-            if which >= 0 and block_pattern[which, joint] != _FACTORS:
-                status, worth = _row_of_pattern(
-                    node, block_pattern[which, joint], num_nodes, product, gain, start,
-                    pattern_offsets, delta, pattern_list, list_offsets, list_code, chance_of,
-                )  # fmt: skip
-                if status != OK:
-                    return status, node
-            if best_only:
-                if worth > value:
-                    value = worth
-            else:
-                out[written * num_joint + joint] = worth
-        if best_only:
-            out[written] = value if value > -np.inf else 0.0
-        written += 1
     return OK, written
 
 
-@inner_kernel
-def _dot(a: Any, b: Any, length: Any, sums: Any) -> float:
-    """Return the sum of products, sixteen sums side by side; `length` is a multiple of 16."""
-    sums[:16] = 0.0
-    for first in range(0, length, 16):
-        x, y = a[first : first + 16], b[first : first + 16]
-        for i in range(16):
-            sums[i] += x[i] * y[i]
-    total = 0.0
-    for i in range(16):
-        total += sums[i]
-    return total
+@kernel
+def back_up_products(
+    first: Any, stop: Any, joint_head: Any, joint_action: Any,
+    sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any, combos: Any,
+    combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, lanes: Any, always: Any,
+    node_at: Any, num_nodes: Any, block: Any, block_same: Any, table: Any,
+    work: Any, staged: Any, local: Any, head_legal: Any, out: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Back up all rows of the nodes with product numbers first..stop-1, in this order, as if they factored.
+
+    Parameters
+    ----------
+    first, stop : int
+    joint_head, joint_action : (A,) int64
+    sizes, ..., always
+        Of `omstore.exact.stages.Stages`.
+    node_at : (products,) unsigned integers, or empty
+        Product number -> node (N: none); empty where they are equal.
+    block : (N,) unsigned integers, or empty
+        1 + the node's block of patterns; 0: all rows factor.
+    block_same : (blocks,) int64
+        -1 where some rows of the block factor; nodes of other blocks are left out.
+    table : (products,) float64
+        Of `omstore.exact.gains.Gains`.
+    work, staged, local, head_legal : arrays
+        `Buffers`.
+    out : (nodes * A,) float64
+        NaN where a row isn't legal.
+
+    Returns
+    -------
+    status, node : int
+        ``OK``, or what is wrong with the node.
+    """
+    last = sizes.size - 1
+    size, moves, turned, first_pair = sizes[last], actions[last], work_start[last], pair_start[last]
+    num_joint = joint_head.size
+    mixed = turned + size * lanes
+    written = 0
+    for head in range(first // size, (stop + size - 1) // size):
+        ready = False
+        for number in range(max(first, head * size), min(stop, head * size + size)):
+            node: Any = np.int64(number)
+            if node_at.size:
+                node = np.int64(node_at[number])
+                if node < 0 or node >= num_nodes:
+                    continue
+            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
+            if which >= block_same.size:
+                return BAD_BLOCK, node
+            if which >= 0 and block_same[which] >= 0:
+                written += 1
+                continue
+            if not ready:
+                _set_stages(
+                    head, sizes, tails, actions, pair_start, offsets, nexts, chances, combos, combo_start,
+                    combo_source, combo_action, work_start, lanes, always, table,
+                    work, staged, local, head_legal,
+                )  # fmt: skip
+                ready = True
+            pair = first_pair + (number - head * size) * moves
+            for action in range(moves):
+                begin, end = offsets[pair + action], offsets[pair + action + 1]
+                _mix(work, turned, lanes, nexts, chances, begin, end, work, mixed + action * lanes, lanes)
+            for joint in range(num_joint):
+                action, combo = joint_action[joint], joint_head[joint]
+                worth = work[mixed + action * lanes + combo]
+                if not always and (
+                    offsets[pair + action] == offsets[pair + action + 1] or not head_legal[combo]
+                ):
+                    worth = np.nan
+                out[written * num_joint + joint] = worth
+            written += 1
+    return OK, written
 
 
 @kernel
 def respond_products(
-    first: Any,
-    stop: Any,
-    last_plays: Any,
-    heads_play: Any,
-    head_of: Any,
-    sizes: Any,
-    tails: Any,
-    actions: Any,
-    pair_start: Any,
-    offsets: Any,
-    nexts: Any,
-    chances: Any,
-    combos: Any,
-    combo_start: Any,
-    combo_source: Any,
-    combo_action: Any,
-    product: Any,
-    node_at: Any,
-    num_nodes: Any,
-    block: Any,
-    block_same: Any,
-    pattern_offsets: Any,
-    delta: Any,
-    pattern_list: Any,
-    list_offsets: Any,
-    list_code: Any,
-    chance_of: Any,
-    table: Any,
-    plain: Any,
-    base: Any,
-    marked: Any,
-    work: Any,
-    work_start: Any,
-    lanes: Any,
-    staged: Any,
-    local: Any,
-    head_legal: Any,
-    out: Any,
-    chosen: Any,
-) -> tuple[int, int]:
+    first: Any, stop: Any, last_plays: Any, heads_play: Any, head_of: Any,
+    sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any, combos: Any,
+    combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, lanes: Any, always: Any,
+    node_at: Any, num_nodes: Any, block: Any, block_same: Any, table: Any,
+    work: Any, staged: Any, local: Any, head_legal: Any, out: Any, chosen: Any,
+) -> tuple[int, int]:  # fmt: skip
     """Back up nodes where one side is the last component's agent, the other all others; all rows are legal.
 
-    What is weighed by a policy is summed before it is mixed, so nothing is made for each joint action.
+    What is weighed by a policy is summed before it is mixed, so nothing is made for each joint action. Nodes whose
+    rows don't factor are left out; other arguments as for `back_up_products`.
 
     Parameters
     ----------
     last_plays, heads_play : (nodes, actions) float64
-        Policies of the last component's agent and of the others; empty: this side plays the best.
+        Policies of the last component's agent and of the others; one row: of all nodes; empty: this side plays the
+        best.
     head_of : (heads,) int64
         The head of each of the others' actions.
-    block, block_same, ...
-        As for `back_up_products`; all of `block_same` are patterns.
     out : (nodes,) float64
-    chosen : (nodes,) int64, or empty
+    chosen : (nodes,) int64
         The best action of the side that plays it.
     """
     last = sizes.size - 1
-    size, heads, moves = sizes[last], combos[last - 1], actions[last]
-    turned = work[work_start[last] : work_start[last] + size * lanes]
-    weights, mixed, sums = np.zeros(lanes), np.zeros(lanes), np.empty(16)
+    size, moves, turned, first_pair = sizes[last], actions[last], work_start[last], pair_start[last]
+    heads = combos[last - 1]
+    weights, mixed = np.zeros(lanes), np.empty(lanes)
     worth, met = np.empty(size), np.full(size, -1, np.int64)
+    slot, order = np.empty(size, np.int64), np.empty(size, np.int64)
     values, alike = np.empty(moves), np.ones(max(moves, heads))
-    ready = -1
     written = 0
-    for number in range(first, stop):
-        node = int(number)
-        if node_at.size:
-            node = int(node_at[number])
-            if node >= num_nodes:
+    for head in range(first // size, (stop + size - 1) // size):
+        ready = False
+        for number in range(max(first, head * size), min(stop, head * size + size)):
+            node: Any = np.int64(number)
+            if node_at.size:
+                node = np.int64(node_at[number])
+                if node < 0 or node >= num_nodes:
+                    continue
+            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
+            if which >= block_same.size:
+                return BAD_BLOCK, node
+            if which >= 0:
+                written += 1
                 continue
-        which = np.int64(block[node]) - 1 if block.size else -1
-        if which >= block_same.size:
-            return BAD_BLOCK, node
-        if which >= 0:
-            gain, start = table, 0.0
-            if marked.size and marked[node]:
-                gain, start = plain, base[node]
-            status, value = _row_of_pattern(
-                node, block_same[which], num_nodes, product, gain, start,
-                pattern_offsets, delta, pattern_list, list_offsets, list_code, chance_of,
-            )  # fmt: skip
-            if status != OK:
-                return status, node
-            out[written] = value
-            if chosen.size:
-                chosen[written] = 0
-            written += 1
-            continue
-        head = number // size
-        if head != ready:
-            _set_stages(
-                head, sizes, tails, actions, pair_start, offsets, nexts, chances,
-                combos, combo_start, combo_source, combo_action, True, table,
-                work, work_start, lanes, local, staged, head_legal,
-            )  # fmt: skip
-            ready = head
-        first_pair = pair_start[last] + (number - head * size) * moves
-        best, action = -np.inf, 0
-        mine, theirs = alike, alike
-        mine_mass, theirs_mass = 0.0, 0.0
-        if last_plays.size:
-            mine = last_plays[written]
-            for a in range(moves):
-                mine_mass += mine[a]
-        if heads_play.size:
-            theirs = heads_play[written]
-            for t in range(heads):
-                theirs_mass += theirs[t]
-        # Without a chance on any joint action, each is as likely: then nobody has a choice.
-        nobody = (last_plays.size and mine_mass == 0.0) or (heads_play.size and theirs_mass == 0.0)
-        if nobody:
-            mine, theirs = alike, alike
-            mine_mass, theirs_mass = float(moves), float(heads)
-        if heads_play.size or nobody:
-            for t in range(heads):
-                weights[head_of[t]] = theirs[t]
-            for a in range(moves):
-                values[a] = 0.0
-                for k in range(offsets[first_pair + a], offsets[first_pair + a + 1]):
-                    follows = nexts[k]
-                    if met[follows] != number:
-                        met[follows] = number
-                        rows = turned[follows * lanes : follows * lanes + lanes]
-                        worth[follows] = _dot(rows, weights, lanes, sums)
-                    values[a] += chances[k] * worth[follows]
-            if last_plays.size or nobody:
-                best = 0.0
+            if not ready:
+                _set_stages(
+                    head, sizes, tails, actions, pair_start, offsets, nexts, chances, combos, combo_start,
+                    combo_source, combo_action, work_start, lanes, always, table,
+                    work, staged, local, head_legal,
+                )  # fmt: skip
+                ready = True
+            pair = first_pair + (number - head * size) * moves
+            mine, theirs, mine_mass, theirs_mass = alike, alike, 0.0, 0.0
+            if last_plays.size:
+                mine = last_plays[written if last_plays.shape[0] > 1 else 0]
                 for a in range(moves):
-                    best += mine[a] * values[a]
-                best /= mine_mass * theirs_mass
+                    mine_mass += mine[a]
+            if heads_play.size:
+                theirs = heads_play[written if heads_play.shape[0] > 1 else 0]
+                for t in range(heads):
+                    theirs_mass += theirs[t]
+            # Without a chance on any joint action, each is as likely: then nobody has a choice.
+            nobody = (last_plays.size and mine_mass == 0.0) or (heads_play.size and theirs_mass == 0.0)
+            if nobody:
+                mine, theirs = alike, alike
+                mine_mass, theirs_mass = float(moves), float(heads)
+            best, action, count = -np.inf, 0, 0
+            if heads_play.size or nobody:
+                for t in range(heads):
+                    weights[head_of[t]] = theirs[t]
+                for a in range(moves):
+                    values[a] = 0.0
+                    for k in range(offsets[pair + a], offsets[pair + a + 1]):
+                        follows = nexts[k]
+                        if met[follows] != number:
+                            met[follows] = number
+                            worth[follows] = _dot(work, turned + follows * lanes, weights, 0, lanes)
+                        values[a] += chances[k] * worth[follows]
+                if last_plays.size or nobody:
+                    best = 0.0
+                    for a in range(moves):
+                        best += mine[a] * values[a]
+                    best /= mine_mass * theirs_mass
+                else:
+                    for a in range(moves):
+                        value = values[a] / theirs_mass
+                        if value > best:
+                            best, action = value, a
             else:
                 for a in range(moves):
-                    value = values[a] / theirs_mass
+                    for k in range(offsets[pair + a], offsets[pair + a + 1]):
+                        follows = nexts[k]
+                        if met[follows] != number:
+                            met[follows], slot[follows] = number, count
+                            order[count], worth[count] = follows, 0.0
+                            count += 1
+                        worth[slot[follows]] += mine[a] * chances[k]
+                _mix(work, turned, lanes, order, worth, 0, count, mixed, 0, lanes)
+                for t in range(heads):
+                    value = mixed[head_of[t]] / mine_mass
                     if value > best:
-                        best, action = value, a
-        else:
-            mixed[:] = 0.0
-            for a in range(moves):
-                for k in range(offsets[first_pair + a], offsets[first_pair + a + 1]):
-                    follows = nexts[k]
-                    if met[follows] != number:
-                        met[follows] = number
-                        worth[follows] = 0.0
-                    worth[follows] += mine[a] * chances[k]
-            for a in range(moves):
-                for k in range(offsets[first_pair + a], offsets[first_pair + a + 1]):
-                    follows = nexts[k]
-                    if met[follows] == number:
-                        met[follows] = -1
-                        chance = worth[follows]
-                        rows = turned[follows * lanes : follows * lanes + lanes]
-                        for i in range(lanes):
-                            mixed[i] += chance * rows[i]
-            for t in range(heads):
-                value = mixed[head_of[t]] / mine_mass
-                if value > best:
-                    best, action = value, t
-        out[written] = best
-        if chosen.size:
-            chosen[written] = action
-        written += 1
+                        best, action = value, t
+            out[written], chosen[written] = best, action
+            written += 1
     return OK, written

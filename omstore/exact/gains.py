@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,8 @@ class Gains:
         Without the reward.
     base, marked : (N,) float64 and uint8, or empty
     code_reward, code_keep : (K,) float64, or empty
+    room : tuple or None
+        The arrays, as they are written.
     """
 
     valuation: Valuation
@@ -77,6 +79,16 @@ class Gains:
     marked: NDArray[np.uint8]
     code_reward: NDArray[np.float64]
     code_keep: NDArray[np.float64]
+    room: _Room | None = None
+
+
+class _Room(NamedTuple):
+    """Where gains are written: `table`, `plain`, `base` and `marked` of `Gains`."""
+
+    table: NDArray[np.float64]
+    plain: NDArray[np.float64]
+    base: NDArray[np.float64]
+    marked: NDArray[np.uint8]
 
 
 class Terms:
@@ -107,6 +119,7 @@ class Terms:
         self._reward = graph.attribute("reward")
         self._done = done_table(graph.attribute("done")) if ends else _NOTHING
         self._rewards: tuple[bytes, OutcomeTable] | None = None
+        self._spare: list[_Room] = []
         given = rewards and not has_table(self._reward)
         reward = outcome_kernels.GIVEN if given else self._weighted(np.zeros(len(graph.agents))).how
         done = self._done.how
@@ -131,7 +144,8 @@ class Terms:
         Returns
         -------
         Gains
-            Memory: 8 bytes a place; 17 more where rewards are nodes' own.
+            Memory: 8 bytes a place; 17 more where rewards are nodes' own. Given to `give_back` when it isn't needed
+            any more, the next ones take its room.
 
         Raises
         ------
@@ -141,13 +155,7 @@ class Terms:
         nodes = self._graph.num_nodes
         nothing = as_input(np.empty(0), np.float64)
         reward = self._weighted(valuation.weights)
-        table = np.empty(nodes if places is None else places)
-        if place is not None:
-            table[:] = np.nan
-        plain = table.copy() if self.marks else np.empty(0)
-        base = np.empty(nodes if self.marks else 0)
-        marked = np.empty(nodes if self.marks else 0, np.uint8)
-        own = reward.own
+        room = self._room(nodes if places is None else places, filled=place is not None)
         status, node = gain_kernels.fold(
             as_input(valuation.values, np.float64),
             float(valuation.discount),
@@ -155,15 +163,12 @@ class Terms:
             reward.how,
             reward.values,
             reward.codes,
-            own,
+            reward.own,
             self._done.how,
             as_input(self._done.values, np.uint8),
             self._done.codes,
             as_input(np.empty(0), np.uint32) if place is None else as_input(place, place.dtype),
-            table,
-            plain,
-            base,
-            marked,
+            *room,
         )
         if status == gain_kernels.BAD_PLACE:
             raise CorruptStoreError(
@@ -180,13 +185,27 @@ class Terms:
             code_reward, code_keep = self._by_code(reward, valuation.sign)
         return Gains(
             valuation,
-            as_input(table, np.float64),
-            as_input(plain, np.float64),
-            as_input(base, np.float64),
-            as_input(marked, np.uint8),
+            as_input(room.table, np.float64),
+            as_input(room.plain, np.float64),
+            as_input(room.base, np.float64),
+            as_input(room.marked, np.uint8),
             code_reward,
             code_keep,
+            room,
         )
+
+    def give_back(self, gains: Gains) -> None:
+        """Let the next gains take the room of these: new pages cost more than what is written to them."""
+        if gains.room is not None:
+            self._spare.append(gains.room)
+
+    def _room(self, places: int, filled: bool) -> _Room:
+        if self._spare and len(self._spare[-1].table) == places:
+            return self._spare.pop()
+        own = self._graph.num_nodes if self.marks else 0
+        table = np.full(places, np.nan) if filled else np.empty(places)
+        plain = table.copy() if self.marks else np.empty(0)
+        return _Room(table, plain, np.empty(own), np.empty(own, np.uint8))
 
     def marked_nodes(self) -> NDArray[np.bool_]:
         """Tell which nodes have a reward of their own, (N,)."""

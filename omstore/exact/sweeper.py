@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.exact import reduce_kernels
-from omstore.exact.backup import Backup, policy_block
+from omstore.exact.backup import Backup, policy_block, policy_rows
 from omstore.exact.dictionary import DictionarySource
 from omstore.exact.factored import FactoredSource
 from omstore.exact.gains import Terms, Valuation
@@ -146,6 +146,8 @@ class Sweeper:
                     _reduce(backup, joint, block.nodes, as_input(rows, np.float64))
 
         self._share(source, run)
+        for gain in gains:
+            source.terms.give_back(gain)
 
     def _best(self, source: FactoredSource, backup: Backup) -> None:
         """Let one player choose, without keeping rows."""
@@ -156,6 +158,7 @@ class Sweeper:
             backup.out[nodes] = -best if backup.minimise else best
 
         self._share(source, run)
+        source.terms.give_back(gains)
 
     def _respond(self, source: FactoredSource, backup: Backup) -> bool:
         """Back up two sides without keeping rows, where that can be; or return False."""
@@ -169,8 +172,8 @@ class Sweeper:
         def policies(
             nodes: slice | NDArray[np.int64], count: int
         ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
-            own = None if backup.own is None else policy_block(backup.own, nodes, count, sizes[0])
-            return own, policy_block(backup.other, nodes, count, sizes[1])
+            own = None if backup.own is None else policy_rows(backup.own, nodes, count, sizes[0])
+            return own, policy_rows(backup.other, nodes, count, sizes[1])
 
         def run(first: int, stop: int) -> None:
             for nodes, values, actions in source.respond(first, stop, gains, own_is_last, sides, policies):
@@ -179,6 +182,7 @@ class Sweeper:
                     backup.actions[nodes] = actions
 
         self._share(source, run)
+        source.terms.give_back(gains)
         return True
 
     def _share(self, source: RowSource, run: Callable[[int, int], None]) -> None:

@@ -1,0 +1,153 @@
+"""Expected returns of rows that don't factor, from their patterns; compiled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omstore.compiled import inner_kernel, kernel
+
+__all__ = ["BAD_BLOCK", "BAD_CODE", "BAD_NODE", "OK", "Patterns", "back_up_nodes", "back_up_rows"]
+
+OK, BAD_NODE, BAD_CODE, BAD_BLOCK = 0, 1, 2, 3
+
+_FACTORS = (1 << 32) - 1  # among patterns: the row factors
+
+
+class Patterns(NamedTuple):
+    """Patterns of a table (`omstore.rows.patterns.PatternTable`), and which nodes have them.
+
+    `block` is 1 + the block of each node, 0: all its rows factor; `block_same` the pattern of all rows of a block, -1
+    where they differ; `chance_of` the probabilities of outcome codes.
+    """
+
+    block: NDArray[Any]
+    block_pattern: NDArray[np.uint32]
+    block_same: NDArray[np.int64]
+    offsets: NDArray[np.uint64]
+    delta: NDArray[np.int32]
+    list_of: NDArray[np.uint32]
+    list_offsets: NDArray[np.uint64]
+    list_code: NDArray[Any]
+    chance_of: NDArray[np.float64]
+
+
+@inner_kernel
+def _row_of_pattern(
+    node: Any, pattern: Any, num_nodes: Any, product: Any, gain: Any, start: Any, patterns: Any
+) -> tuple[int, float]:
+    """Return the expected return of a row, NaN where it isn't legal; patterns are checked, nodes and codes aren't."""
+    begin, end = np.int64(patterns.offsets[pattern]), np.int64(patterns.offsets[pattern + 1])
+    if begin == end:
+        return OK, np.nan
+    coded = patterns.list_of.size > 0
+    codes = np.int64(patterns.list_offsets[patterns.list_of[pattern]]) if coded else 0
+    total = 0.0
+    for entry in range(begin, end):
+        follows = node + np.int64(patterns.delta[entry])
+        if follows < 0 or follows >= num_nodes:
+            return BAD_NODE, 0.0
+        at = np.int64(product[follows]) if product.size else follows
+        if at < 0 or at >= gain.size:
+            return BAD_NODE, 0.0
+        code = np.int64(patterns.list_code[codes + entry - begin]) if coded else 0
+        if code >= patterns.chance_of.size:
+            return BAD_CODE, 0.0
+        total += patterns.chance_of[code] * (start + gain[at])
+    return OK, total
+
+
+@kernel
+def back_up_rows(
+    first: Any, stop: Any, product: Any, node_at: Any, num_nodes: Any, patterns: Any,
+    table: Any, plain: Any, base: Any, marked: Any, out: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Write the rows that don't factor, of nodes with product numbers first..stop-1, among all rows of these nodes.
+
+    Parameters
+    ----------
+    first, stop : int
+    product, node_at : (N,), (products,) unsigned integers, or empty
+        Node -> product number, and back (N: no node); empty where they are equal.
+    patterns : Patterns
+    table, plain, base, marked : arrays
+        Of `omstore.exact.gains.Gains`, by product number.
+    out : (nodes * A,) float64
+        NaN where a row isn't legal.
+
+    Returns
+    -------
+    status, node : int
+        ``OK``, or what is wrong with the node.
+    """
+    num_joint = patterns.block_pattern.shape[1]
+    written = 0
+    for number in range(first, stop):
+        node: Any = np.int64(number)
+        if node_at.size:
+            node = np.int64(node_at[number])
+            if node < 0 or node >= num_nodes:
+                continue
+        which = np.int64(patterns.block[node]) - 1
+        if which >= patterns.block_same.size:
+            return BAD_BLOCK, node
+        if which >= 0:
+            gain, start = table, 0.0
+            if marked.size and marked[node]:
+                gain, start = plain, base[node]
+            same = patterns.block_same[which]
+            status, worth = OK, 0.0
+            for joint in range(num_joint):
+                pattern = np.int64(patterns.block_pattern[which, joint])
+                if pattern == _FACTORS:
+                    continue
+                if same < 0 or joint == 0:
+                    status, worth = _row_of_pattern(node, pattern, num_nodes, product, gain, start, patterns)
+                    if status != OK:
+                        return status, node
+                out[written * num_joint + joint] = worth
+        written += 1
+    return OK, written
+
+
+@kernel
+def back_up_nodes(
+    first: Any, stop: Any, product: Any, node_at: Any, num_nodes: Any, patterns: Any,
+    table: Any, plain: Any, base: Any, marked: Any, out: Any, chosen: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Write the values of nodes all of whose rows are the same pattern, whoever plays what; arguments as for
+    `back_up_rows`.
+
+    Parameters
+    ----------
+    out : (nodes,) float64
+        0 where no row is legal.
+    chosen : (nodes,) int64, or empty
+        Action 0, or -1 where no row is legal.
+    """
+    written = 0
+    for number in range(first, stop):
+        node: Any = np.int64(number)
+        if node_at.size:
+            node = np.int64(node_at[number])
+            if node < 0 or node >= num_nodes:
+                continue
+        which = np.int64(patterns.block[node]) - 1
+        if which >= patterns.block_same.size:
+            return BAD_BLOCK, node
+        if which >= 0:
+            gain, start = table, 0.0
+            if marked.size and marked[node]:
+                gain, start = plain, base[node]
+            same = patterns.block_same[which]
+            status, worth = _row_of_pattern(node, same, num_nodes, product, gain, start, patterns)
+            if status != OK:
+                return status, node
+            legal = worth == worth
+            out[written] = worth if legal else 0.0
+            if chosen.size:
+                chosen[written] = 0 if legal else -1
+        written += 1
+    return OK, written
