@@ -4,28 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any
 
-__all__ = ["Interrupted", "Stop", "signals"]
+from omstore.terminal import Interrupted
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
-
-
-class Interrupted(KeyboardInterrupt):
-    """Something asked to stop.
-
-    Parameters
-    ----------
-    number : int
-        Of the signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+__all__ = ["Interrupted", "Stop"]
 
 
 class Stop:
@@ -61,24 +44,3 @@ class Stop:
             yield
         finally:
             self._deferring = False
-
-
-@contextlib.contextmanager
-def signals(stop: Stop) -> Iterator[None]:
-    """Turn signals to stop into requests while the context lasts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop.request(number)
-
-    before: dict[int, Any] = {}
-    for each in NAMES:
-        if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup has it
-            before[each] = signal.signal(each, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omstore.cli.command import Session, command, max_ram_option
+from omstore.cli.command import command, max_ram_option
 from omstore.cli.forecasts import proof_line, write_forecasts
-from omstore.cli.output import columns
+from omstore.terminal import Session, columns
 
 if TYPE_CHECKING:
     from omstore.build import BuildReport

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omstore.cli.command import Session, command, max_ram_option
+from omstore.cli.command import command, max_ram_option
 from omstore.cli.forecasts import proof_line, rows_option, write_forecasts
 from omstore.cli.mapping_options import mapping_options
-from omstore.cli.output import columns, percent
+from omstore.terminal import Session, columns, percent
 
 if TYPE_CHECKING:
     from omstore.convert import ConvertReport

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omstore.cli.command import Session, allow_model_import_option, command, max_ram_option
-from omstore.cli.output import columns
+from omstore.cli.command import allow_model_import_option, command, max_ram_option
+from omstore.terminal import Session, columns
 
 if TYPE_CHECKING:
     from omstore.exporting import ExportReport

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from omstore.cli.output import short_number, table
+from omstore.terminal import short_number, table
 
 __all__ = ["proof_line", "rows_option", "write_forecasts"]
 

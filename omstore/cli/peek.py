@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omstore.cli.command import Session, command, max_ram_option
+from omstore.cli.command import command, max_ram_option
 from omstore.cli.mapping_options import mapping_options
-from omstore.cli.output import columns, short_number
+from omstore.terminal import Session, columns, short_number
 
 if TYPE_CHECKING:
     from omstore.inspect.peeking import ColumnView, PeekReport, TableView

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omstore.cli.command import Session, allow_model_import_option, command, max_ram_option
-from omstore.cli.output import bar, columns, percent, short_number, table
+from omstore.cli.command import allow_model_import_option, command, max_ram_option
 from omstore.cli.row_facts import attribute_levels, row_facts
+from omstore.terminal import Session, bar, columns, percent, short_number, table
 
 if TYPE_CHECKING:
     from omstore.inspect.coverage import Coverage

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from omstore.cli.command import Session, allow_model_import_option, command, max_ram_option
-from omstore.cli.output import can_encode
+from omstore.cli.command import allow_model_import_option, command, max_ram_option
+from omstore.terminal import Session, can_encode
 
 if TYPE_CHECKING:
     from omstore.inspect.verification import VerifyReport

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from omstore.cli.command import Session, command
-from omstore.cli.output import table
+from omstore.cli.command import command
+from omstore.terminal import Session, table
 
 if TYPE_CHECKING:
     from omstore.publish.versions import Removed, VersionInfo

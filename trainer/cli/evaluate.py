@@ -9,7 +9,8 @@ import numpy as np
 
 from omstore.errors import UsageError
 from omstore.memory import format_bytes, parse_bytes
-from trainer.cli.command import Session, columns, command
+from omstore.terminal import columns, table
+from trainer.cli.command import Session, command
 
 __all__ = ["evaluate_command"]
 
@@ -21,6 +22,7 @@ _SHOWN_LEVELS = (
     ("best response", "team_best"),
     ("gains", "team_gain"),
 )
+_HEADER = ("", *(title for title, _ in _SHOWN_LEVELS))
 
 
 @command(
@@ -103,18 +105,16 @@ def evaluate_command(
     go to om/values/ and are read by trainer.open_values.
     """
     import omstore
-    from omstore.compiling import announce_compiling
     from trainer.evaluating import EvaluateOptions, evaluate
 
     session.interrupted_note = lambda: "nothing was written"
-    with announce_compiling(session.progress.message):
-        graph = omstore.open(
-            export, version=given["version"], allow_model_import=given["allow_model_import"]
-        ).graph
-        wanted = [] if graph is None else _nodes(graph, node, state)
-        report = evaluate(
-            export, EvaluateOptions(max_ram=parse_bytes(max_ram), **given), progress=session.progress
-        )
+    graph = omstore.open(
+        export, version=given["version"], allow_model_import=given["allow_model_import"]
+    ).graph
+    wanted = [] if graph is None else _nodes(graph, node, state)
+    report = evaluate(
+        export, EvaluateOptions(max_ram=parse_bytes(max_ram), **given), progress=session.progress
+    )
     document = {**report.document}
     if wanted:
         document["nodes"] = [
@@ -189,12 +189,12 @@ def _write(document: dict[str, Any]) -> None:
     columns(rows)
     if document.get("levels"):
         click.echo("levels, means over " + ("root states" if document["roots"] else "nodes"))
-        _table([_row(f"L{each['level']}", each) for each in document["levels"]])
+        table(_HEADER, [_row(f"L{each['level']}", each) for each in document["levels"]])
     if document.get("phases"):
         click.echo(
             "after each phase of training, means over " + ("root states" if document["roots"] else "nodes")
         )
-        _table([_phase(each) for each in document["phases"]])
+        table(_HEADER, [_phase(each) for each in document["phases"]])
     for each in document.get("nodes", ()):
         click.echo(f"node {each['node']}")
         columns((name, f"{value:.9g}") for name, value in each.items() if name != "node")
@@ -220,11 +220,3 @@ def _phase(each: dict[str, Any]) -> list[str]:
         roots, nodes = each[f"{key}_roots"], each[f"{key}_nodes"]
         shown.append(f"{nodes if roots is None else roots:+.5f}")
     return [name, *shown]
-
-
-def _table(rows: list[list[str]]) -> None:
-    table = [["", *(title for title, _ in _SHOWN_LEVELS)], *rows]
-    widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
-    for row in table:
-        first = row[0].ljust(widths[0])
-        click.echo("  " + "  ".join([first, *(row[k].rjust(widths[k]) for k in range(1, len(row)))]).rstrip())

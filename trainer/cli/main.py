@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
 
-from trainer.cli.command import report_error
+from omstore.terminal import run_command_line, version_option
 from trainer.cli.evaluate import evaluate_command
 from trainer.cli.show import show_command
 from trainer.cli.train import train_command
@@ -27,13 +26,10 @@ class _TrainUnlessNamed(click.Group):
         return list(self.commands)
 
 
-def _show_version(context: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if not wanted or context.resilient_parsing:
-        return
+def _version() -> str:
     from importlib.metadata import version
 
-    click.echo(f"omtrain {version('omstore')}")
-    context.exit()
+    return f"omtrain {version('omstore')}"
 
 
 @click.group(
@@ -43,14 +39,7 @@ def _show_version(context: click.Context, option: click.Parameter, wanted: bool)
     "Results go to stdout, progress and messages to stderr. Exit code: 0 fine, 1 an error, 2 wrong usage, "
     "130 Ctrl-C, 143 SIGTERM (both after a checkpoint was written).",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
+@version_option(_version, "Show the version and exit.")
 def omtrain_command() -> None:
     """Train an opponent model that streams from a store.
 
@@ -82,22 +71,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        code = omtrain_command.main(
-            None if arguments is None else list(arguments), prog_name="omtrain", standalone_mode=False
-        )
-        sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return 2
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context is not None else "omtrain"
-        report_error(error.format_message(), f"See: {where} --help")
-        return error.exit_code
-    except click.Abort:
-        return 130
-    return code if isinstance(code, int) else 0
+    return run_command_line(omtrain_command, "omtrain", arguments)

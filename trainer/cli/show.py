@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from trainer.cli.command import Session, columns, command
+from omstore.terminal import columns
+from trainer.cli.command import Session, command
 from trainer.setting import shown
 
 __all__ = ["show_command"]
@@ -14,6 +15,7 @@ __all__ = ["show_command"]
 
 @command(
     "show",
+    compiles=False,
     short="Say what a trained om/iop_stack.pt holds.",
     examples=(
         "omtrain show exports/pursuit/3",

@@ -12,7 +12,8 @@ import click
 
 from omstore.memory import format_bytes
 from omstore.progress import format_seconds
-from trainer.cli.command import Session, columns, command
+from omstore.terminal import columns
+from trainer.cli.command import Session, command
 from trainer.config import TrainConfig, read_settings, settings
 from trainer.setting import Setting, shown
 
@@ -70,18 +71,16 @@ def train_command(session: Session, export: str, config: str | None, fresh: bool
     chosen = TrainConfig.from_mapping({} if config is None else read_settings(config), given, where="flags")
     again = shlex.join(["omtrain", export, *(["--config", config] if config else []), *_as_flags(given)])
     session.interrupted_note = lambda: _going_on(Path(export), again)
-    from omstore.compiling import announce_compiling
     from trainer.run import train
 
-    with announce_compiling(session.progress.message):
-        report = train(
-            export,
-            chosen,
-            fresh=fresh,
-            progress=session.progress,
-            stream=None if session.quiet else sys.stderr,
-            stop=session.stop,
-        )
+    report = train(
+        export,
+        chosen,
+        fresh=fresh,
+        progress=session.progress,
+        stream=None if session.quiet else sys.stderr,
+        stop=session.stop,
+    )
     if report.rank == 0:
         session.emit(asdict(report), lambda: _write(report))
     return 0
