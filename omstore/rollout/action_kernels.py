@@ -44,22 +44,21 @@ _BATCH = 128  # environments in flight; enough to hide memory latency
 
 @intrinsic
 def _count_passed(typing: Any, cumulative: Any, position: Any, number: Any) -> Any:
-    """How many of 8 ascending float32 a float64 isn't below; nothing is checked."""
+    """How many of 8 ascending float32 a float32 isn't below; nothing is checked."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        single = ir.VectorType(data.type.pointee, _LANES)
-        double = ir.VectorType(ir.DoubleType(), _LANES)
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), single.as_pointer())
-        nothing = ir.Constant(double, ir.Undefined)
+        vector = ir.VectorType(data.type.pointee, _LANES)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
+        nothing = ir.Constant(vector, ir.Undefined)
         first = builder.insert_element(nothing, arguments[2], ir.Constant(ir.IntType(32), 0))
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), None)
         splat = builder.shuffle_vector(first, nothing, zeros)
-        passed = builder.fcmp_ordered(">=", splat, builder.fpext(builder.load(place, align=4), double))
+        passed = builder.fcmp_ordered(">=", splat, builder.load(place, align=4))
         bits = builder.bitcast(passed, ir.IntType(_LANES))
         return builder.zext(builder.ctpop(bits), ir.IntType(64))
 
-    return types.int64(cumulative, types.int64, types.float64), generate
+    return types.int64(cumulative, types.int64, types.float32), generate
 
 
 @inlined_kernel
@@ -123,17 +122,29 @@ def _find_rows(
 
 
 @inlined_kernel
-def _draw_batch(table: Any, stride: Any, rows: Any, uniforms: Any, count: Any, actions: Any) -> None:
-    """Write the actions of a batch of rows: how many cumulative probabilities a uniform number isn't below.
+def _round_down(uniforms: Any, count: Any, rounded: Any, bits: Any) -> None:
+    """Write the largest float32 that isn't above each number: it passes the same float32 as the number itself.
+
+    `bits` is the memory of `rounded` as int32.
+    """
+    for i in range(count):
+        rounded[i] = np.float32(uniforms[i])
+    for i in range(count):
+        bits[i] -= np.int32(np.float64(rounded[i]) > uniforms[i])
+
+
+@inlined_kernel
+def _draw_batch(table: Any, stride: Any, rows: Any, numbers: Any, count: Any, actions: Any) -> None:
+    """Write the actions of a batch of rows: how many cumulative probabilities a number of `_round_down` isn't below.
 
     Of long rows the group of 8 is found first whose last number isn't passed.
     """
     if stride < _SEARCHED:
         for i in range(count):
             at = rows[i] * stride
-            passed = _count_passed(table, at, uniforms[i])
+            passed = _count_passed(table, at, numbers[i])
             for k in range(at + _LANES, at + stride, _LANES):
-                passed += _count_passed(table, k, uniforms[i])
+                passed += _count_passed(table, k, numbers[i])
             actions[i] = passed
         return
     for i in range(count):
@@ -143,10 +154,10 @@ def _draw_batch(table: Any, stride: Any, rows: Any, uniforms: Any, count: Any, a
         half = left >> 1
         for i in range(count):
             end = table[np.uint64(rows[i] * stride + actions[i] + half * _LANES - 1)]
-            actions[i] += half * _LANES * np.int64(uniforms[i] >= np.float64(end))
+            actions[i] += half * _LANES * np.int64(numbers[i] >= end)
         left -= half
     for i in range(count):
-        actions[i] += _count_passed(table, rows[i] * stride + actions[i], uniforms[i])
+        actions[i] += _count_passed(table, rows[i] * stride + actions[i], numbers[i])
 
 
 @kernel
@@ -182,6 +193,8 @@ def draw_actions(
     other_action = np.empty(_BATCH, np.int64)
     own_number = np.empty(_BATCH, np.float64)
     number = np.empty(_BATCH, np.float64)
+    rounded = np.empty(_BATCH, np.float32)
+    bits_of_rounded = rounded.view(np.int32)
     # Each step is taken for a batch before the next: environments don't wait for each other.
     for first in range(0, count, _BATCH):
         some = min(_BATCH, count - first)
@@ -201,9 +214,11 @@ def draw_actions(
             number[i] = _uniform(key, DRAWS * step)
             own_number[i] = _uniform(key, DRAWS * step + 1)
             out_uniform[np.uint64(first + i)] = _uniform(key, DRAWS * step + 2)
-        _draw_batch(other, other_stride, theirs, number, some, other_action)
+        _round_down(number, some, rounded, bits_of_rounded)
+        _draw_batch(other, other_stride, theirs, rounded, some, other_action)
         if step:
-            _draw_batch(learner, learner_stride, own, own_number, some, action)
+            _round_down(own_number, some, rounded, bits_of_rounded)
+            _draw_batch(learner, learner_stride, own, rounded, some, action)
         else:
             for i in range(some):
                 action[i] = candidates[np.int64(alive[np.uint64(first + i)]) // per_part]
@@ -308,6 +323,8 @@ def draw_legal_actions(
     other_row = np.zeros(1, np.int64)
     number = np.empty(1, np.float64)
     own_number = np.empty(1, np.float64)
+    rounded = np.empty(1, np.float32)
+    bits_of_rounded = rounded.view(np.int32)
     action = np.empty(1, np.int64)
     kept: Any = np.int64(0)
     for i in range(count):
@@ -329,10 +346,12 @@ def draw_legal_actions(
         number[0] = _uniform(key, DRAWS * step)
         own_number[0] = _uniform(key, DRAWS * step + 1)
         if status == OK and _all_legal(bits, mask, own.size * theirs.size):
-            _draw_batch(other, other_stride, other_row, number, 1, action)
+            _round_down(number, 1, rounded, bits_of_rounded)
+            _draw_batch(other, other_stride, other_row, rounded, 1, action)
             o = action[0]
             if step:
-                _draw_batch(learner, learner_stride, row, own_number, 1, action)
+                _round_down(own_number, 1, rounded, bits_of_rounded)
+                _draw_batch(learner, learner_stride, row, rounded, 1, action)
                 chosen = action[0]
         else:
             total = 0.0
