@@ -14,6 +14,7 @@ from omstore.exact import exception_kernels, factored_kernels
 from omstore.exact.exception_kernels import Patterns
 from omstore.exact.factored_kernels import Buffers
 from omstore.exact.gains import Gains, Terms, Valuation
+from omstore.exact.orders import check_places, moved_last
 from omstore.exact.row_source import Block, RowSource
 from omstore.exact.stages import Stages
 from omstore.read.graph import Graph
@@ -48,14 +49,19 @@ class FactoredSource(RowSource):
 
     name = "factored"
 
-    def __init__(self, graph: Graph, terms: Terms, encoding: FactoredRows, stages: Stages) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        terms: Terms,
+        encoding: FactoredRows,
+        stages: Stages,
+        places: tuple[NDArray[Any], NDArray[Any]],
+    ) -> None:
         super().__init__(graph, terms)
         self._encoding = encoding
         self._stages = stages
-        nothing = as_input(np.empty(0), np.uint32)
-        product, node_at = encoding.factoring.product, encoding.node_at
-        self._product = nothing if product is None else as_input(product, product.dtype)
-        self._node_at = nothing if node_at is None else as_input(node_at, node_at.dtype)
+        self._product, self._node_at = places
+        self._turned: dict[int, FactoredSource] = {}
         self._patterns = _patterns(graph, encoding)
         self._partly = bool((self._patterns.block_same < 0).any())
 
@@ -66,7 +72,7 @@ class FactoredSource(RowSource):
         Raises
         ------
         CorruptStoreError
-            If the exceptions are damaged; they are checked here, once.
+            If product numbers or the exceptions are damaged; they are checked here, once.
         """
         encoding = graph.encoding
         if not isinstance(encoding, FactoredRows) or not terms.by_next_node or len(encoding.components) < 2:
@@ -86,7 +92,43 @@ class FactoredSource(RowSource):
         stages = Stages.of(encoding.components, encoding.factoring.num_actions)
         if 8 * stages.work > _WORK_BYTES:
             return None
-        return cls(graph, terms, encoding, stages)
+        product, node_at = encoding.factoring.product, encoding.node_at
+        if product is None or node_at is None:
+            nothing = as_input(np.empty(0), np.uint32)
+            return cls(graph, terms, encoding, stages, (nothing, nothing))
+        wrong = check_places(product, node_at)
+        if wrong >= 0:
+            raise CorruptStoreError(
+                f"rows/product: node {wrong} isn't what rows/node_at leads back to", _HINT
+            )
+        return cls(graph, terms, encoding, stages, (as_input(product, product.dtype), node_at))
+
+    def turned(self, agent: int) -> FactoredSource | None:
+        """Return this source with the component that an agent moves as the last, or None if that isn't one component.
+
+        Memory: 8 bytes a node and product number, kept.
+        """
+        parts = self._encoding.components
+        moved = [number for number, part in enumerate(parts) if part.agent == agent]
+        if len(moved) != 1:
+            return None
+        if agent not in self._turned:
+            encoding, (which,) = self._encoding, moved
+            order = [part for part in parts if part.agent != agent] + [parts[which]]
+            self._turned[agent] = FactoredSource(
+                self.graph,
+                Terms(self.graph, rewards=self.terms.rewards, ends=self.terms.ends),
+                encoding,
+                Stages.of(order, encoding.factoring.num_actions),
+                moved_last(
+                    [part.size for part in parts],
+                    which,
+                    self.graph.num_nodes,
+                    encoding.factoring.product,
+                    encoding.node_at,
+                ),
+            )
+        return self._turned[agent]
 
     @property
     def num_units(self) -> int:

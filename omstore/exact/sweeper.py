@@ -162,10 +162,16 @@ class Sweeper:
 
     def _respond(self, source: FactoredSource, backup: Backup) -> bool:
         """Back up two sides without keeping rows, where that can be; or return False."""
+        if backup.out.ndim == 2:
+            return False
         sides = backup.sides(self.graph)
         own_is_last = source.splits(sides)
-        if own_is_last is None or backup.out.ndim == 2:
-            return False
+        if own_is_last is None:
+            turned = _turned(source, backup, len(self.graph.num_actions))
+            own_is_last = None if turned is None else turned.splits(sides)
+            if turned is None or own_is_last is None:
+                return False
+            source = turned
         gains = source.gains(_valuation(backup))
         sizes = len(sides.learner_joint), len(sides.other_joint)
 
@@ -206,6 +212,15 @@ class Sweeper:
                 source = EdgeSource(self.graph, terms) if by_table else ResolvedSource(self.graph, terms)
             self._sources[counts] = source
         return self._sources[counts]
+
+
+def _turned(source: FactoredSource, backup: Backup, agents: int) -> FactoredSource | None:
+    """Return a source in which the side that is one agent moves the last component."""
+    own = range(agents) if backup.own_side is None else backup.own_side
+    for side in (list(own), [agent for agent in range(agents) if agent not in own]):
+        if len(side) == 1:
+            return source.turned(side[0])
+    return None
 
 
 def _valuation(backup: Backup) -> Valuation:

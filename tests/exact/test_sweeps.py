@@ -145,6 +145,10 @@ def test_the_shortest_way_is_taken(pursuit, partly_legal):  # noqa: F811
     assert source.finds_best
     splits = [source.splits(Sides.of(graph.num_actions, side)) for side in ([2], [0, 1], [0], [1, 2])]
     assert splits == [True, False, None, None]
+    turned = source.turned(0)
+    assert turned is not None
+    splits = [turned.splits(Sides.of(graph.num_actions, side)) for side in ([2], [0], [1, 2], [1])]
+    assert splits == [None, True, False, None]
     some = partly_legal("factored")
     illegal = Sweeper(some)._source_of(Backup(np.zeros(some.num_nodes), [0, 1], np.empty(some.num_nodes)))
     assert isinstance(illegal, FactoredSource)
