@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from omstore.compiled import inner_kernel, kernel
 
-__all__ = ["BAD_BLOCK", "BAD_CODE", "BAD_NODE", "OK", "Patterns", "back_up_nodes", "back_up_rows"]
+__all__ = [
+    "BAD_BLOCK",
+    "BAD_CODE",
+    "BAD_NODE",
+    "OK",
+    "Patterns",
+    "back_up_nodes",
+    "back_up_rows",
+    "push_nodes",
+]
 
 OK, BAD_NODE, BAD_CODE, BAD_BLOCK = 0, 1, 2, 3
 
@@ -151,3 +160,44 @@ def back_up_nodes(
                 chosen[written] = 0 if legal else -1
         written += 1
     return OK, written
+
+
+@kernel
+def push_nodes(
+    first: Any, stop: Any, product: Any, node_at: Any, num_nodes: Any, patterns: Any, mass: Any, out: Any
+) -> tuple[int, int]:
+    """Move the mass on nodes all of whose rows are the same pattern; arguments as for `back_up_rows`.
+
+    Parameters
+    ----------
+    mass : (N,) float64
+    out : (products,) float64
+        Added to: mass that comes.
+    """
+    for number in range(first, stop):
+        node: Any = np.int64(number)
+        if node_at.size:
+            node = np.int64(node_at[number])
+            if node < 0 or node >= num_nodes:
+                continue
+        which = np.int64(patterns.block[node]) - 1
+        if which >= patterns.block_same.size:
+            return BAD_BLOCK, node
+        if which < 0 or mass[node] == 0.0:
+            continue
+        pattern = patterns.block_same[which]
+        begin, end = np.int64(patterns.offsets[pattern]), np.int64(patterns.offsets[pattern + 1])
+        coded = patterns.list_of.size > 0
+        codes = np.int64(patterns.list_offsets[patterns.list_of[pattern]]) if coded else 0
+        for entry in range(begin, end):
+            follows = node + np.int64(patterns.delta[entry])
+            if follows < 0 or follows >= num_nodes:
+                return BAD_NODE, node
+            at = np.int64(product[follows]) if product.size else follows
+            if at < 0 or at >= out.size:
+                return BAD_NODE, node
+            code = np.int64(patterns.list_code[codes + entry - begin]) if coded else 0
+            if code >= patterns.chance_of.size:
+                return BAD_CODE, node
+            out[at] += mass[node] * patterns.chance_of[code]
+    return OK, 0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
-from omstore.exact import exception_kernels, factored_kernels
+from omstore.exact import exception_kernels, factored_kernels, push_kernels
 from omstore.exact.exception_kernels import Patterns
 from omstore.exact.factored_kernels import Buffers
 from omstore.exact.gains import Gains, Terms, Valuation
@@ -33,7 +33,11 @@ _CHUNK_ROWS = 1 << 19
 _RESPOND_NODES = 1 << 12
 """Nodes whose policies are asked for at a time."""
 
-Block2D = NDArray[np.float64]
+Policies = Callable[
+    [slice | NDArray[np.int64], int], tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]
+]
+"""Gives the own and the other side's probabilities at some nodes, of which there are so many, or one row for all of
+them; None: this side plays the best."""
 
 _NOBODY_CHOOSES = np.empty(0, np.int64)
 
@@ -191,6 +195,20 @@ class FactoredSource(RowSource):
                     return own
         return None
 
+    def split(self, sides: Sides, agents: Sequence[int]) -> tuple[FactoredSource, bool] | None:
+        """Return a source that may be asked to `respond` for two sides, one of which may be a single agent, and what
+        its `splits` says; or None."""
+        own_is_last = self.splits(sides)
+        if own_is_last is not None:
+            return self, own_is_last
+        everybody = range(len(self.graph.num_actions))
+        for side in (list(agents), [agent for agent in everybody if agent not in agents]):
+            turned = self.turned(side[0]) if len(side) == 1 else None
+            own_is_last = None if turned is None else turned.splits(sides)
+            if turned is not None and own_is_last is not None:
+                return turned, own_is_last
+        return None
+
     def respond(
         self,
         first: int,
@@ -198,7 +216,7 @@ class FactoredSource(RowSource):
         gains: Gains,
         own_is_last: bool,
         sides: Sides,
-        policies: Callable[[slice | NDArray[np.int64], int], tuple[Block2D | None, Block2D | None]],
+        policies: Policies,
     ) -> Iterator[tuple[slice | NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]]:
         """Go through product numbers where `splits` allows it, giving nodes, values, and best actions.
 
@@ -209,8 +227,7 @@ class FactoredSource(RowSource):
         own_is_last : bool
             What `splits` said.
         sides : Sides
-        policies : callable
-            Gives the own and the other side's probabilities at some nodes; None: this side plays the best.
+        policies : Policies
         """
         contracted = self._contracted(gains, self._stages.buffers())
         others = sides.other_joint if own_is_last else sides.learner_joint
@@ -226,6 +243,42 @@ class FactoredSource(RowSource):
             _raise(*factored_kernels.respond_products(*arguments))
             self._except_nodes(begin, end, gains, out, chosen)
             yield nodes, out, chosen
+
+    def push(
+        self,
+        first: int,
+        stop: int,
+        mass: NDArray[np.float64],
+        own_is_last: bool,
+        sides: Sides,
+        policies: Policies,
+        out: NDArray[np.float64],
+    ) -> None:
+        """Move the mass on nodes, (N,), along their rows; added to `out`, (products,). Arguments as for `respond`,
+        but both sides play by policies."""
+        buffers = self._stages.buffers()
+        buffers.local[:] = -1
+        others = sides.other_joint if own_is_last else sides.learner_joint
+        head_of = as_input(self._stages.joint_head[others], np.int64)
+        for begin in range(first, stop, _RESPOND_NODES):
+            end = min(begin + _RESPOND_NODES, stop)
+            own, other = policies(*self._nodes(begin, end))
+            plays = (own, other) if own_is_last else (other, own)
+            patterns = self._patterns
+            where = self._node_at, self.graph.num_nodes, patterns.block, patterns.block_same
+            arguments: list[Any] = [begin, end, *plays, head_of, *self._stages.plan, *where, mass, *buffers]
+            arguments += [end == stop, out]
+            _raise(*push_kernels.push_products(*arguments))
+            if patterns.block.size:
+                place = self._product, self._node_at
+                found = exception_kernels.push_nodes(
+                    begin, end, *place, self.graph.num_nodes, patterns, mass, out
+                )
+                _raise(*found)
+
+    def by_node(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values of product numbers, (products,), as those of nodes, (N,)."""
+        return values[self._product] if self._product.size else values
 
     @property
     def finds_best(self) -> bool:

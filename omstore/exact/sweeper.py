@@ -165,13 +165,11 @@ class Sweeper:
         if backup.out.ndim == 2:
             return False
         sides = backup.sides(self.graph)
-        own_is_last = source.splits(sides)
-        if own_is_last is None:
-            turned = _turned(source, backup, len(self.graph.num_actions))
-            own_is_last = None if turned is None else turned.splits(sides)
-            if turned is None or own_is_last is None:
-                return False
-            source = turned
+        own_side = range(len(self.graph.num_actions)) if backup.own_side is None else backup.own_side
+        found = source.split(sides, own_side)
+        if found is None:
+            return False
+        source, own_is_last = found
         gains = source.gains(_valuation(backup))
         sizes = len(sides.learner_joint), len(sides.other_joint)
 
@@ -212,15 +210,6 @@ class Sweeper:
                 source = EdgeSource(self.graph, terms) if by_table else ResolvedSource(self.graph, terms)
             self._sources[counts] = source
         return self._sources[counts]
-
-
-def _turned(source: FactoredSource, backup: Backup, agents: int) -> FactoredSource | None:
-    """Return a source in which the side that is one agent moves the last component."""
-    own = range(agents) if backup.own_side is None else backup.own_side
-    for side in (list(own), [agent for agent in range(agents) if agent not in own]):
-        if len(side) == 1:
-            return source.turned(side[0])
-    return None
 
 
 def _valuation(backup: Backup) -> Valuation:

@@ -39,7 +39,7 @@ def moves(graph: omstore.Graph, agent: np.ndarray, team: np.ndarray) -> tuple[np
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_frequencies_are_powers_of_the_chain(small, threads, monkeypatch):
-    monkeypatch.setattr("trainer.exact.steps._CHUNK_EDGES", 64)  # several chunks
+    monkeypatch.setattr("omstore.exact.pusher._CHUNK_EDGES", 64)  # several chunks
     rng = np.random.default_rng(3)
     agent, team = sparse(rng, 25, 2), sparse(rng, 25, 3)
     everything, going_on = moves(small, agent, team)

@@ -162,25 +162,19 @@ class Steps:
 
     def sweep(self, visit: Callable[[Chunk], None]) -> None:
         """Give all nodes to `visit`, a chunk at a time, in several threads."""
-        self.sweep_parts(lambda part, chunk: visit(chunk), self.threads)
-
-    def sweep_parts(self, visit: Callable[[int, Chunk], None], parts: int) -> None:
-        """Give all nodes to `visit`, with the number of the part they are in; one thread goes through a part, in
-        order."""
         joint = self.graph.num_joint_actions
-        bounds = np.linspace(0, self.graph.num_nodes, parts + 1).astype(np.int64).tolist()
+        bounds = np.linspace(0, self.graph.num_nodes, self.threads + 1).astype(np.int64).tolist()
 
         def run(part: int) -> None:
             rows = self._nodes_at_a_time * joint
             for chunk in self.graph.sweep(rows, start_node=bounds[part], stop_node=bounds[part + 1]):
-                visit(part, Chunk.of(chunk, joint))
+                visit(Chunk.of(chunk, joint))
 
-        if self.threads == 1 or parts == 1:
-            for part in range(parts):
-                run(part)
+        if self.threads == 1:
+            run(0)
             return
         with ThreadPoolExecutor(self.threads) as executor:
-            list(executor.map(run, range(parts)))
+            list(executor.map(run, range(self.threads)))
 
     def checked(self, policy: Policy, side: Side) -> Policy:
         """Return a policy, checked to be one of a side at all nodes.
@@ -203,9 +197,3 @@ class Steps:
                 f"the {side}'s policy is {policy.dtype} of shape {policy.shape}; exact values take floats of {shape}"
             )
         return policy
-
-
-def part(policy: Policy, nodes: slice) -> NDArray[np.float64]:
-    """Return the probabilities of some nodes, (n, actions)."""
-    found = policy.probabilities(nodes) if isinstance(policy, PolicyTable) else policy[nodes]
-    return as_input(found, np.float64)

@@ -8,15 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.errors import UsageError
-from trainer.exact.kernels import push
+from omstore.exact import Pusher
 from trainer.exact.model import ExactModel
 from trainer.exact.problems import Policy
-from trainer.exact.steps import Chunk, part
 
 __all__ = ["Visits", "visits"]
-
-_PARTS = 2
-"""Parts of the graph whose sums are made apart, then added: a fixed number, so that threads have no influence."""
 
 _MOST_SWEEPS = 100_000
 
@@ -70,7 +66,7 @@ def visits(
     Returns
     -------
     Visits
-        Memory: 32 bytes a node, and those of the sweep.
+        Memory: 64 bytes a node, and some megabytes a thread; see `omstore.exact.Pusher` for the way through the rows.
 
     Raises
     ------
@@ -82,11 +78,12 @@ def visits(
     if horizon is None and (not discount < 1 or not tolerance > 0):
         raise UsageError(f"without an end discount is below 1, not {discount}, and tolerance above 0")
     policies = model.steps.checked(agent, "agent"), model.steps.checked(team, "team")
+    pusher = Pusher(model.graph, [model.focal_agent], threads=model.threads)
     mass = _begin(model.graph.num_nodes, start)
     frequency = mass.copy()
     factor, sweeps, left = 1.0, 0, 1.0
     while sweeps < (_MOST_SWEEPS if horizon is None else horizon):
-        visited, mass = _moved(model, *policies, mass)
+        visited, mass = pusher.push(mass, *policies)
         sweeps += 1
         factor *= discount
         visited *= factor
@@ -112,33 +109,3 @@ def _begin(nodes: int, start: NDArray[np.float64] | None) -> NDArray[np.float64]
             f"{float(start.sum())}"
         )
     return start.astype(np.float64)
-
-
-def _moved(
-    model: ExactModel, agent: Policy, team: Policy, mass: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Move the mass a step: where it comes, and how much of it goes on."""
-    joint = model.steps.joint
-    sums = np.zeros((_PARTS, 2, len(mass)))
-
-    def run(number: int, chunk: Chunk) -> None:
-        on_nodes = mass[chunk.nodes]
-        if not on_nodes.any():
-            return
-        push(
-            chunk.offsets,
-            chunk.next_node,
-            chunk.probability,
-            chunk.done,
-            part(agent, chunk.nodes),
-            part(team, chunk.nodes),
-            joint["agent"],
-            joint["team"],
-            on_nodes,
-            sums[number, 0],
-            sums[number, 1],
-        )
-
-    model.steps.sweep_parts(run, _PARTS)
-    total = sums[0] + sums[1]
-    return total[0], total[1]

@@ -1,0 +1,216 @@
+"""Mass moved forward along rows that factor, one component after the other, and along edges; compiled.
+
+What `omstore.exact.factored_kernels` does, the other way round: mass on nodes goes to the next local states of the last
+component, with the actions of all others still open; what has come together there goes on by the component before,
+and so on. Mass that meets in a buffer is added in the order of product numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from omstore.compiled import inner_kernel, kernel
+
+__all__ = ["BAD_BLOCK", "OK", "push_edges", "push_products"]
+
+OK, BAD_BLOCK = 0, 3  # as in omstore.exact.exception_kernels
+
+
+@inner_kernel
+def _empty_stage(
+    stage: Any, sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any,
+    combos: Any, combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, work: Any, local: Any,
+    out: Any,
+) -> None:  # fmt: skip
+    """Move what a stage holds on by its component's kernel, to the stage before, or to product numbers."""
+    tail = tails[stage]
+    first_pair = pair_start[stage] + local[stage] * actions[stage]
+    for combo in range(combos[stage]):
+        number = combo_start[stage] + combo
+        pair = first_pair + combo_action[number]
+        held = work[work_start[stage] + combo * tail : work_start[stage] + (combo + 1) * tail]
+        for k in range(offsets[pair], offsets[pair + 1]):
+            chance = chances[k]
+            if stage == 0:
+                to = out[nexts[k] * tail : (nexts[k] + 1) * tail]
+            else:
+                place = work_start[stage - 1] + combo_source[number] * tails[stage - 1] + nexts[k] * tail
+                to = work[place : place + tail]
+            for i in range(tail):
+                to[i] += chance * held[i]
+        held[:] = 0.0
+
+
+@kernel
+def push_products(
+    first: Any, stop: Any, last_plays: Any, heads_play: Any, head_of: Any,
+    sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any, combos: Any,
+    combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, lanes: Any, always: Any,
+    node_at: Any, num_nodes: Any, block: Any, block_same: Any, mass: Any,
+    work: Any, staged: Any, local: Any, head_legal: Any, finish: Any, out: Any,
+) -> tuple[int, int]:  # fmt: skip
+    """Move the mass on nodes with product numbers first..stop-1 whose rows factor; all of these are legal.
+
+    One side is the last component's agent, the other all others. Arguments as for
+    `omstore.exact.factored_kernels.respond_products`, but:
+
+    Parameters
+    ----------
+    last_plays, heads_play : (nodes, actions) float64
+        Policies of both sides; one row: of all nodes.
+    mass : (N,) float64
+        On each node.
+    work, staged, local : arrays
+        Kept by the caller for the next call, with the product numbers that follow; at the beginning 0, and -1 in
+        `local`.
+    finish : bool
+        Whether this is the last call: nothing stays in `work`.
+    out : (products,) float64
+        Added to: mass that comes.
+
+    Returns
+    -------
+    status, node : int
+    """
+    last = sizes.size - 1
+    size, moves, turned, first_pair = sizes[last], actions[last], work_start[last], pair_start[last]
+    heads = combos[last - 1]
+    mixed = work_start[last - 1]
+    weights, share, met = np.zeros(lanes), np.empty(size), np.full(size, -1, np.int64)
+    order = np.empty(size, np.int64)
+    alike = np.ones(max(moves, heads))
+    row = 0
+    for head in range(first // size, (stop + size - 1) // size):
+        ready = False
+        for number in range(max(first, head * size), min(stop, head * size + size)):
+            node: Any = np.int64(number)
+            if node_at.size:
+                node = np.int64(node_at[number])
+                if node < 0 or node >= num_nodes:
+                    continue
+            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
+            if which >= block_same.size:
+                return BAD_BLOCK, node
+            plays = row
+            row += 1
+            if which >= 0 or mass[node] == 0.0:
+                continue
+            if not ready:
+                # stages whose local state changes are emptied first, the last ones before those they go to
+                rest, k = head, last
+                for stage in range(last - 1, -1, -1):
+                    staged[stage] = rest % sizes[stage]
+                    rest //= sizes[stage]
+                    if staged[stage] != local[stage]:
+                        k = stage
+                if local[0] >= 0:
+                    for stage in range(last - 2, k - 1, -1):
+                        _empty_stage(
+                            stage, sizes, tails, actions, pair_start, offsets, nexts, chances, combos, combo_start,
+                            combo_source, combo_action, work_start, work, local, out,
+                        )  # fmt: skip
+                local[:last] = staged[:last]
+                ready = True
+            mine = last_plays[plays if last_plays.shape[0] > 1 else 0]
+            theirs = heads_play[plays if heads_play.shape[0] > 1 else 0]
+            mine_mass, theirs_mass = 0.0, 0.0
+            for a in range(moves):
+                mine_mass += mine[a]
+            for t in range(heads):
+                theirs_mass += theirs[t]
+            if mine_mass == 0.0 or theirs_mass == 0.0:  # no chance on any joint action: each is as likely
+                mine, theirs, mine_mass, theirs_mass = alike, alike, float(moves), float(heads)
+            scale = mass[node] / (mine_mass * theirs_mass)
+            for t in range(heads):
+                weights[head_of[t]] = scale * theirs[t]
+            pair, count = first_pair + (number - head * size) * moves, 0
+            for a in range(moves):
+                for k in range(offsets[pair + a], offsets[pair + a + 1]):
+                    follows = nexts[k]
+                    if met[follows] != number:
+                        met[follows] = number
+                        share[follows] = 0.0
+                        order[count] = follows
+                        count += 1
+                    share[follows] += mine[a] * chances[k]
+            for k in range(count):
+                chance = share[order[k]]
+                place = turned + order[k] * lanes
+                to = work[place : place + lanes]
+                for i in range(lanes):
+                    to[i] += chance * weights[i]
+        if ready:
+            for combo in range(heads):
+                for state in range(size):
+                    work[mixed + combo * size + state] = work[turned + state * lanes + combo]
+            work[turned : turned + size * lanes] = 0.0
+            _empty_stage(
+                last - 1, sizes, tails, actions, pair_start, offsets, nexts, chances, combos, combo_start,
+                combo_source, combo_action, work_start, work, local, out,
+            )  # fmt: skip
+    if finish and local[0] >= 0:
+        for stage in range(last - 2, -1, -1):
+            _empty_stage(
+                stage, sizes, tails, actions, pair_start, offsets, nexts, chances, combos, combo_start,
+                combo_source, combo_action, work_start, work, local, out,
+            )  # fmt: skip
+    return OK, row
+
+
+@kernel
+def push_edges(
+    offsets: Any,
+    next_node: Any,
+    probability: Any,
+    done: Any,
+    own: Any,
+    other: Any,
+    own_joint: Any,
+    other_joint: Any,
+    mass: Any,
+    visited: Any,
+    going_on: Any,
+) -> None:
+    """Move the mass on nodes along their edges, actions being played as `omstore.exact.Backup` says.
+
+    Parameters
+    ----------
+    offsets : (n * A + 1,) int64
+        A row without edges isn't legal.
+    next_node, probability, done : (E,) int64, float64, bool
+    own, other : (n, L), (n, O) float64
+    own_joint, other_joint : (L,), (O,) int32
+        What actions add to the joint action.
+    mass : (n,) float64
+        On each node of the chunk.
+    visited, going_on : (N,) float64
+        Added to: mass that comes, and that of it which came by edges that aren't done.
+    """
+    num_joint = own_joint.size * other_joint.size
+    for node in range(mass.size):
+        if mass[node] == 0.0:
+            continue
+        first = node * num_joint
+        total, legal = 0.0, 0
+        for a in range(own_joint.size):
+            for o in range(other_joint.size):
+                row = first + own_joint[a] + other_joint[o]
+                if offsets[row] < offsets[row + 1]:
+                    total += own[node, a] * other[node, o]
+                    legal += 1
+        if legal == 0:
+            continue
+        for a in range(own_joint.size):
+            for o in range(other_joint.size):
+                row = first + own_joint[a] + other_joint[o]
+                weight = own[node, a] * other[node, o] / total if total > 0.0 else 1.0 / legal
+                weight *= mass[node]
+                if weight == 0.0:
+                    continue
+                for edge in range(offsets[row], offsets[row + 1]):
+                    moved = weight * probability[edge]
+                    visited[next_node[edge]] += moved
+                    if not done[edge]:
+                        going_on[next_node[edge]] += moved
