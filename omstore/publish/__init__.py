@@ -2,8 +2,8 @@
 
 What a store's folder holds besides its versions:
 
-- ``CURRENT``: the name of the live version. It is replaced by rename, last of all. - ``LOCK``: held (flock)
-by the one writer; says who that is. It also remembers the highest version number that
+- ``CURRENT``: the name of the live version. It is replaced by rename, last of all.
+- ``LOCK``: held (flock) by the one writer; says who that is. It also remembers the highest version number that
   `omstore gc` deleted, so that the number of a published version never comes to mean other contents. Readers
   never look at it.
 - ``.staging-PID-RANDOM``: what a writer is building, or what is being deleted. The lock's holder removes any

@@ -10,10 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from omstore.errors import CorruptStoreError, OmstoreError, PublishError, UsageError
-from omstore.format.cold import ColdWriter
 from omstore.format.durable import (
     DigestFile,
     FileDigest,
@@ -24,9 +21,10 @@ from omstore.format.durable import (
     write_file,
 )
 from omstore.format.groups import write_groups
-from omstore.format.hot import HotWriter, create_hot, finish_hot, write_hot
+from omstore.format.hot import finish_hot
 from omstore.format.manifest import Manifest, write_manifest
 from omstore.format.verify import version_files
+from omstore.publish.arrays import ArrayFolder
 from omstore.publish.folders import (
     RENAMED_NAME,
     clear_leftovers,
@@ -68,8 +66,8 @@ def _step(name: str) -> None:
     """Announce a step of publication. Does nothing: tests put faults here."""
 
 
-class Staging:
-    """A version being built; made by :func:`stage`.
+class Staging(ArrayFolder):
+    """A version being built; made by :func:`stage`. Publishing closes the arrays that the caller didn't.
 
     Attributes
     ----------
@@ -82,53 +80,16 @@ class Staging:
     """
 
     def __init__(self, lock: WriterLock, folder: Path) -> None:
+        super().__init__(folder / "version")
         self.store = lock.store
-        self.path = folder / "version"
         self.scratch = folder / "scratch"
         self._folder = folder
         self._lock = lock
-        self._writers: list[HotWriter | ColdWriter] = []
-        self._unfinished: list[Path] = []
-        self._digests: dict[Path, FileDigest] = {}
         self._published = False
         self.name = ""
         with disk_errors(folder):
             self.path.mkdir()
             self.scratch.mkdir()
-
-    def hot(self, name: str, dtype: np.typing.DTypeLike, item_shape: tuple[int, ...] = ()) -> HotWriter:
-        """Begin a hot array; `name` such as ``rows/next_node``. Publishing closes it if the caller didn't."""
-        writer = HotWriter(self._array(name), dtype, item_shape)
-        self._writers.append(writer)
-        return writer
-
-    def cold(
-        self,
-        name: str,
-        dtype: np.typing.DTypeLike,
-        item_shape: tuple[int, ...] = (),
-        *,
-        chunk_rows: int | None = None,
-        shuffle: bool = False,
-        level: int = 3,
-    ) -> ColdWriter:
-        """Begin a cold array; see :class:`~omstore.format.cold.ColdWriter`."""
-        writer = ColdWriter(
-            self._array(name), dtype, item_shape, chunk_rows=chunk_rows, shuffle=shuffle, level=level
-        )
-        self._writers.append(writer)
-        return writer
-
-    def write_hot(self, name: str, array: np.typing.ArrayLike) -> None:
-        """Write an array in memory as a hot array."""
-        self._digests |= write_hot(self._array(name), array)
-
-    def create_hot(self, name: str, dtype: np.typing.DTypeLike, shape: tuple[int, ...]) -> np.ndarray:
-        """Make a hot array of zeros, mapped and writable, to be filled in any order until publishing."""
-        folder = self._array(name)
-        array = create_hot(folder, dtype, shape)
-        self._unfinished.append(folder)
-        return array
 
     def adopt(self, scratch: ScratchArrays, name: str) -> None:
         """Move an array, or a folder of arrays, of `scratch` to the same name in the version.
@@ -149,7 +110,7 @@ class Staging:
             shutil.move(origin, target)
         for path, digest in list(scratch.files.items()):
             if path.is_relative_to(origin):
-                self._digests[target / path.relative_to(origin)] = digest
+                self.files[target / path.relative_to(origin)] = digest
                 del scratch.files[path]
 
     def copy_file(self, name: str, origin: Path, expected: FileDigest) -> None:
@@ -172,26 +133,7 @@ class Staging:
                 f"{origin} has other contents than were published (sha256 differs)",
                 "`omstore verify` lists what is damaged; publish again, or `omstore rollback`.",
             )
-        self._digests[self.path / name] = digest
-
-    def discard(self, name: str) -> None:
-        """Delete an array, or a folder of arrays, that was written and isn't wanted any more."""
-        folder = self._array(name)
-        for writer in self._writers:
-            if writer.folder.is_relative_to(folder):
-                writer.abandon()
-        self._writers = [writer for writer in self._writers if not writer.folder.is_relative_to(folder)]
-        self._unfinished = [path for path in self._unfinished if not path.is_relative_to(folder)]
-        self._digests = {
-            path: digest for path, digest in self._digests.items() if not path.is_relative_to(folder)
-        }
-        shutil.rmtree(folder, ignore_errors=True)
-
-    def _array(self, name: str) -> Path:
-        parts = Path(name).parts
-        if not parts or Path(name).is_absolute() or ".." in parts:
-            raise UsageError(f"{name!r} isn't the name of an array")
-        return self.path / name
+        self.files[self.path / name] = digest
 
     def bytes_by_folder(self) -> dict[str, int]:
         """Bytes of the version's files so far, by the first folder of their path."""
@@ -237,15 +179,13 @@ class Staging:
 
     def _finish_files(self, manifest: Manifest) -> None:
         _step("close")
-        for writer in self._writers:
-            writer.close()
-            self._digests |= writer.files
-        for folder in self._unfinished:
-            self._digests |= finish_hot(folder)
+        self.close()
+        for folder in self._mapped:
+            self.files |= finish_hot(folder)
         _step("scratch")
         shutil.rmtree(self.scratch)
         _step("groups")
-        self._digests |= write_groups(self.path, _summary(manifest))
+        self.files |= write_groups(self.path, _summary(manifest))
         _step("digests")
         files = self._all_digests()
         _step("fsync")
@@ -261,7 +201,7 @@ class Staging:
         files: dict[str, FileDigest] = {}
         for name in version_files(self.path):
             path = self.path / name
-            known = self._digests.get(path)
+            known = self.files.get(path)
             if known is not None and known.size != path.stat().st_size:
                 raise PublishError(f"{path} changed after it was closed")
             files[name] = digest_file(path) if known is None else known
@@ -350,8 +290,7 @@ def stage(export: Path) -> Iterator[Staging]:
                 yield staging
             finally:
                 if staging is not None:
-                    for writer in staging._writers:
-                        writer.abandon()
+                    staging.abandon()
                 with contextlib.suppress(
                     OSError
                 ):  # else it would hide the first error; the next writer retries
