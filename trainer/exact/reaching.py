@@ -19,6 +19,9 @@ __all__ = ["Reached", "done_nodes", "reach"]
 _NEVER = -1e300
 """What leaving for a node counts where no probability, however small, may lead there."""
 
+_DECIDED = 1e-4
+"""Probability that something is decided from which on it divides: rounding then counts ten thousand times at most."""
+
 _MOST_SWEEPS = 100_000
 
 _ROWS_AT_A_TIME = 1 << 16
@@ -134,12 +137,15 @@ def reach(
 
     Notes
     -----
-    Without a horizon this is interval iteration [1]_: after nodes where the probability is exactly 0 (for "most" also
-    those where it is 1) are found by which edges there are, one iteration goes up from 0 and one down from 1. Where
-    one player who wants the most can stay among other nodes for ever (end components), the upper bound may stay above
-    the probability: it is still a bound, and `max_sweeps` or a whole sweep without change ends the search.
+    Without a horizon, nodes where the probability is exactly 0 (for "most" also those where it is 1) are found first, by
+    which edges there are. For one player this is interval iteration [1]_ then: one iteration goes up from 0 and one down
+    from 1. Where one who wants the most can stay among other nodes for ever (end components), the upper bound may stay
+    above the probability: it is still a bound, and `max_sweeps` or a whole sweep without change ends the search. Under
+    policies it is sound value iteration [2]_, which needs fewer sweeps: every node but those where it is 0 gets to the
+    goal or to one of these, so in the end all is decided.
 
     .. [1] S. Haddad, B. Monmege: Interval iteration algorithm for MDPs and IMDPs. Theor. Comput. Sci. 735, 2018.
+    .. [2] T. Quatmann, J.-P. Katoen: Sound value iteration. CAV 2018.
     """
     if horizon is not None and horizon < 0:
         raise UsageError(f"a horizon of {horizon} steps is at least 0")
@@ -194,7 +200,37 @@ class _Search:
         possible = self._positive()
         sure = self._almost_sure(possible) if self.choice == "most" else self.goal
         lower[sure] = 1.0
+        if self.choice == "policies":
+            return self._of_chain(lower, possible & ~sure, tolerance, max_sweeps)
         return self._between(lower, possible.astype(np.float64), possible & ~sure, tolerance, max_sweeps)
+
+    def _of_chain(
+        self, lower: NDArray[np.float64], open_: NDArray[np.bool_], tolerance: float, max_sweeps: int
+    ) -> Reached:
+        """Iterate how likely the goal has been reached, and how likely nothing is decided yet, by policies.
+
+        From where nothing is decided, the goal is reached with a probability between the least and the most of
+        ``reached / (1 - undecided)`` over all nodes, after any number of steps.
+        """
+        steps = [self.step, self.step]
+        before = np.stack((lower, open_.astype(np.float64)))
+        after = np.empty_like(before)
+        least, most = 0.0, 1.0
+        while self.sweeps < max_sweeps and (most - least) * float(before[1].max(initial=0.0)) > tolerance:
+            self.model.steps.back_up(steps, before, after)
+            self.sweeps += 1
+            np.maximum(before[0], after[0], out=after[0])  # but for rounding
+            np.minimum(before[1], after[1], out=after[1])
+            after[:, ~open_] = before[:, ~open_]
+            decided = 1.0 - after[1][open_]
+            if decided.min(initial=1.0) >= _DECIDED:
+                ratio = after[0][open_] / decided
+                least, most = max(least, float(ratio.min())), min(most, float(ratio.max()))
+            if np.array_equal(before, after):
+                break
+            before, after = after, before
+        reached, undecided = before
+        return Reached(reached + undecided * least, np.minimum(reached + undecided * most, 1.0), self.sweeps)
 
     def _between(
         self,
