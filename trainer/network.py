@@ -121,16 +121,19 @@ class CompiledNetwork:
             model.hidden,
         )
 
-    def probabilities(self, inputs: Inputs, legal: NDArray[np.bool_] | None, out: Floats) -> None:
-        """Write the probabilities of legal actions, (n, actions) float32; the others' are 0.
+    def probabilities(self, inputs: Inputs, legal: NDArray[np.bool_] | None, out: Floats) -> int:
+        """Write the probabilities of legal actions, (n, actions) float32, the others' being 0.
+
+        Returns how many states' logits are no numbers, nor are then their probabilities.
 
         A state's numbers are the same, to the bit, whichever others are evaluated with it. Several threads may
-        call this. A state without a legal action has nothing but zeros, one whose logits are no numbers NaN.
+        call this. A state without a legal action has nothing but zeros.
         """
         mask = as_input(np.empty((0, 0)) if legal is None else legal, np.bool_)
-        evaluate(
+        wrong: int = evaluate(
             inputs.count, inputs.first_row, inputs.rows, inputs.positions, inputs.states, *self._layers, mask, out
         )  # fmt: skip
+        return wrong
 
 
 def _weights(values: Tensor) -> Floats:
@@ -141,8 +144,9 @@ def _weights(values: Tensor) -> Floats:
 
 def _filled(values: Floats, size: int) -> Floats:
     """Fill the last axis up with zeros to a multiple of `size`."""
-    missing = -values.shape[-1] % size
-    return as_input(np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)]), np.float32)
+    filled = np.zeros((*values.shape[:-1], -(-values.shape[-1] // size) * size), np.float32)
+    filled[..., : values.shape[-1]] = values
+    return as_input(filled, np.float32)
 
 
 def _panels(weights: Floats, size: int) -> Floats:

@@ -282,8 +282,8 @@ def evaluate(
     hidden: int,
     legal: Any,
     out: Any,
-) -> None:
-    """Write the probabilities of `count` states.
+) -> Any:
+    """Write the probabilities of `count` states; returns how many have none, their logits being no numbers.
 
     Parameters
     ----------
@@ -307,6 +307,10 @@ def evaluate(
     out : (count, actions) float32
         Illegal actions get 0; a state without any legal one nothing else. A state whose logits are no numbers
         gets NaN.
+
+    Returns
+    -------
+    int
     """
     width = first_bias.size
     actions = out.shape[1]
@@ -324,6 +328,7 @@ def evaluate(
     active = np.empty(_BLOCK // _ROWS * listed, np.int64)
     counts = np.empty(_BLOCK // _ROWS, np.int64)
     every = np.arange(max(hidden, components))
+    wrong: Any = np.int64(0)
     most = positions.shape[1] - 1
     before = np.uint64(0)
     for start in range(0, count, _BLOCK):
@@ -400,6 +405,8 @@ def evaluate(
                 if legal.size and not legal[start + i, k]:
                     logits[at + k] = np.float32(0.0)
                 total += logits[at + k]
+            wrong += np.int64(total != total)
             share = np.float32(1.0) / total if total != np.float32(0.0) else np.float32(0.0)
             for k in range(actions):
                 out[start + i, k] = logits[at + k] * share
+    return wrong

@@ -138,27 +138,34 @@ class PolicyTabulator:
         buffer = None if out is None else self._kept
         probabilities = self._evaluated(model, side, nodes, buffer)
         self._kept = None if out is None else probabilities
-        values = probabilities.numpy()
-        try:
-            return PolicyTable(values, nodes=nodes, out=out)
-        except UsageError as error:
-            wrong = int(np.isnan(values).any(axis=1).sum())
-            if not wrong:
-                raise
-            raise UsageError(
-                f"the {side}'s network gives no numbers any more at {wrong:,} of {len(values):,} nodes",
-                "Its training diverged: lower lr, or raise temperature.",
-            ) from error
+        return PolicyTable(probabilities.numpy(), nodes=nodes, out=out)
 
-    def probabilities(self, model: OpponentMLP, side: Side, nodes: NDArray[np.int64] | None = None) -> Tensor:
-        """Return the probabilities of a policy at nodes, (rows, actions) float32; parameters as in `table`.
+    def compiled(self, model: OpponentMLP) -> CompiledNetwork | None:
+        """Return a network's weights as they are now, for `probabilities` to be asked several times; None on a device."""
+        return CompiledNetwork(model, bits=self._inputs.bits) if _on_cpu(model) else None
 
-        Illegal actions have 0; a node without legal actions has nothing else.
+    def probabilities(
+        self,
+        model: OpponentMLP,
+        side: Side,
+        nodes: NDArray[np.int64] | None = None,
+        *,
+        compiled: CompiledNetwork | None = None,
+    ) -> Tensor:
+        """Return the probabilities of a policy at nodes, (rows, actions) float32.
+
+        Illegal actions have 0; a node without legal actions has nothing else. Parameters and errors are those of
+        `table`; with `compiled` the weights are those.
         """
-        return self._evaluated(model, side, nodes, None)
+        return self._evaluated(model, side, nodes, None, compiled)
 
     def _evaluated(
-        self, model: OpponentMLP, side: Side, nodes: NDArray[np.int64] | None, buffer: Tensor | None
+        self,
+        model: OpponentMLP,
+        side: Side,
+        nodes: NDArray[np.int64] | None,
+        buffer: Tensor | None,
+        compiled: CompiledNetwork | None = None,
     ) -> Tensor:
         masks = self.masks[side]
         if model.num_actions != masks.num_actions or model.state_width != self.graph.state_width:
@@ -169,34 +176,45 @@ class PolicyTabulator:
         count = self.graph.num_nodes if nodes is None else len(nodes)
         shape = (count, model.num_actions)
         result = buffer if buffer is not None and buffer.shape == shape else torch.empty(shape)
-        if model.head.weight.device.type == "cpu":
-            self._on_cpu(model, masks, nodes, result)
+        if _on_cpu(model):
+            network = compiled or CompiledNetwork(model, bits=self._inputs.bits)
+            wrong = self._on_cpu(network, masks, nodes, result.numpy())
         else:
             self._on_device(model, masks, nodes, result)
+            wrong = int(torch.isnan(result).any(dim=1).sum())
+        if wrong:
+            raise UsageError(
+                f"the {side}'s network gives no numbers any more at {wrong:,} of {count:,} nodes",
+                "Its training diverged: lower lr, or raise temperature.",
+            )
         return result
 
     def _on_cpu(
-        self, model: OpponentMLP, masks: ActionMasks, nodes: NDArray[np.int64] | None, result: Tensor
-    ) -> None:
-        network = CompiledNetwork(model, bits=self._inputs.bits)
+        self,
+        network: CompiledNetwork,
+        masks: ActionMasks,
+        nodes: NDArray[np.int64] | None,
+        out: NDArray[np.float32],
+    ) -> int:
         self._inputs.prepare()
-        out, count, step = result.numpy(), len(result), self._inputs.chunk
+        count, step = len(out), self._inputs.chunk
 
-        def run(begin: int, end: int) -> None:
+        def run(begin: int, end: int) -> int:
+            wrong = 0
             for first in range(begin, end, step):
                 last = min(first + step, end)
                 legal = None
                 if not masks.always:
                     legal = masks.of(np.arange(first, last) if nodes is None else nodes[first:last])
-                network.probabilities(self._inputs.of(nodes, first, last), legal, out[first:last])
+                wrong += network.probabilities(self._inputs.of(nodes, first, last), legal, out[first:last])
+            return wrong
 
         threads = max(1, min(self.threads, count // _FEW_ROWS))
         if threads == 1:
-            run(0, count)
-            return
+            return run(0, count)
         bounds = [k * count // threads for k in range(threads + 1)]
         with ThreadPoolExecutor(threads) as executor:
-            list(executor.map(run, bounds[:-1], bounds[1:]))
+            return sum(executor.map(run, bounds[:-1], bounds[1:]))
 
     @torch.inference_mode()
     def _on_device(
@@ -210,6 +228,10 @@ class PolicyTabulator:
             states.numpy()[: last - first] = self.graph.states(own)
             logits = model(states.to(device))[: last - first].cpu()
             result[first:last] = _softmax(logits, masks, own)
+
+
+def _on_cpu(model: OpponentMLP) -> bool:
+    return model.head.weight.device.type == "cpu"
 
 
 def _softmax(logits: Tensor, masks: ActionMasks, nodes: NDArray[np.int64]) -> Tensor:

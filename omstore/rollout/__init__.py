@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from omstore.rollout.policies import PolicyTable, Sides
+from omstore.rollout.policies import GrowingPolicyTable, PolicyTable, Sides
 from omstore.rollout.running import RolloutState, rollout
 from omstore.rollout.tables import RolloutTables
 from omstore.rollout.uniforms import extend_key, stream_key, uniform
 
 __all__ = [
+    "GrowingPolicyTable",
     "PolicyTable",
     "RolloutState",
     "RolloutTables",

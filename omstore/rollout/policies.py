@@ -13,7 +13,7 @@ from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.rollout.policy_kernels import LANES, cumulate
 
-__all__ = ["PolicyTable", "Sides"]
+__all__ = ["GrowingPolicyTable", "PolicyTable", "Sides"]
 
 
 class PolicyTable:
@@ -99,6 +99,70 @@ class PolicyTable:
         table = self._memory.reshape(self.num_rows, self.stride)[rows, : self.num_actions]
         sums = np.minimum(table.astype(np.float64), 1.0)
         return np.diff(sums, axis=1, prepend=0.0)
+
+
+class GrowingPolicyTable(PolicyTable):
+    """A policy at the nodes that were added so far, for rollouts that go on step by step.
+
+    Memory: 4 bytes a node of the graph, and 4 an action of each row there is room for, a row's actions padded to a
+    multiple of 8.
+
+    Parameters
+    ----------
+    num_nodes, num_actions : int
+    capacity : int
+        Rows there is room for.
+
+    Attributes
+    ----------
+    used : int
+        Rows there are.
+    """
+
+    def __init__(self, num_nodes: int, num_actions: int, capacity: int) -> None:
+        self._row_of = np.full(num_nodes, -1, np.int32)
+        super().__init__(np.empty((0, num_actions), np.float32), row_of=self._row_of)
+        self.num_rows = capacity
+        self._memory = np.empty(capacity * self.stride, np.float32)
+        self.cumulative = as_input(self._memory, np.float32)
+        self.used = 0
+
+    def clear(self) -> None:
+        """Take all rows out."""
+        self._row_of.fill(-1)
+        self.used = 0
+
+    def missing(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some nodes that have no row."""
+        return nodes[self._row_of[nodes] < 0]
+
+    def add(self, nodes: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        nodes : (rows,) int64
+            Without a row, each once.
+        probabilities : (rows, actions) float32
+            Each row sums to 1 within 1e-3.
+
+        Raises
+        ------
+        UsageError
+            Naming the node whose row isn't a distribution; or if there is no room. Nothing is added then.
+        """
+        end = self.used + len(nodes)
+        if probabilities.shape != (len(nodes), self.num_actions) or end > self.num_rows:
+            raise UsageError(
+                f"probabilities of shape {probabilities.shape} for {len(nodes)} nodes don't fit into a table of "
+                f"{self.num_rows:,} rows, {self.used:,} of them used, and {self.num_actions} actions"
+            )
+        own = self._memory[self.used * self.stride : end * self.stride]
+        row = cumulate(as_input(probabilities, probabilities.dtype), self.stride, own)
+        if row >= 0:
+            raise UsageError(f"the policy at node {nodes[row]} isn't a distribution: {probabilities[row]}")
+        self._row_of[nodes] = np.arange(self.used, end, dtype=np.int32)
+        self.used = end
 
 
 @dataclass(frozen=True)

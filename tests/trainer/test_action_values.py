@@ -123,8 +123,8 @@ def test_agree_with_exact_values(graphs: Callable[[str], World], name: str, lear
 
 
 def budgets(world: World, learner: Side) -> dict[str, int]:
-    """Memory budgets by which policies are tabulated over all nodes: both, the other side's, none; and one that
-    takes one root at a time."""
+    """Memory budgets by which policies are tabulated over all nodes: both, the other side's, none, with room
+    for some of the nodes that are visited; and one that takes one root at a time."""
     own, other = world.sides(learner)
     nodes = world.dyn.num_nodes
     both = table_bytes(nodes, own.num_actions) + table_bytes(nodes, other.num_actions)
@@ -178,19 +178,20 @@ def test_memory_threads_and_batches_change_no_bit(
     assert np.array_equal(np.concatenate(alone), expected.mean)
 
 
-def test_the_learner_is_tabulated_where_rollouts_may_visit_as_many_nodes(
+def test_the_learner_is_tabulated_where_rollouts_may_visit_twice_as_many_nodes(
     graphs: Callable[[str], World],
 ) -> None:
     world = graphs("factored")  # 512 nodes
 
     def tabulated(**changes: int) -> bool:
-        config = small_config(**{"batch": 16, "n_rollouts": 8, "horizon": 2, **changes})
+        config = small_config(**{"batch": 16, "n_rollouts": 8, "horizon": 3, **changes})
         return ActionValues(world.model(), "agent", world.team, config).learner_tabulated
 
-    assert tabulated()  # 16 x 5 x 8 x 1 = 640
-    assert not tabulated(candidate_actions=3)  # 384
-    assert tabulated(candidate_actions=4)  # 512
-    assert not tabulated(batch=12)  # 480
+    assert tabulated()  # 16 x 5 x 8 x 2 = 1280, at least twice 512
+    assert not tabulated(candidate_actions=3)  # 768
+    assert tabulated(candidate_actions=4)  # 1024
+    assert not tabulated(batch=12)  # 960
+    assert not tabulated(horizon=2)  # 640
     assert not tabulated(horizon=1)
 
 

@@ -16,6 +16,7 @@ from trainer.adapter import GraphWorldModelAdapter
 from trainer.improvement.config import SoftRolloutPIConfig
 from trainer.improvement.ranks import Ranks, SingleProcess
 from trainer.improvement.roots import Roots
+from trainer.improvement.visited import VisitedPolicy
 from trainer.models import OpponentMLP
 from trainer.tables import PolicyTabulator, Side, table_bytes
 
@@ -26,6 +27,10 @@ _SHARE = 4
 
 _ENVIRONMENT_BYTES = 64
 """Of an environment that is advanced step by step, while it is."""
+
+_MANY_VISITS = 2
+"""The learner's policy is tabulated over all nodes where rollouts may visit so many times as many: of fewer visits too
+few nodes are left out to pay for finding them."""
 
 
 class RolloutModel:
@@ -86,10 +91,10 @@ class Estimates:
 class ActionValues:
     """Estimates action values of a learner whose policy changes, against another side whose policy doesn't.
 
-    The other side's policy is tabulated once over all nodes, the learner's at each estimate over all nodes where
-    that is fewer than rollouts may visit. A table of all nodes that would take too much memory (`RolloutModel`)
-    isn't made: rollouts then go on step by step, some roots at a time, and the policy is evaluated at the nodes
-    that they are at. The results are the same to the bit.
+    The other side's policy is tabulated once over all nodes, the learner's at each estimate where rollouts may visit
+    many times as many. Else, or where a table of all nodes would take too much memory (`RolloutModel`), rollouts go
+    on step by step, some roots at a time, and a policy is evaluated at the nodes that they come to (`VisitedPolicy`).
+    The results are the same to the bit.
 
     Parameters
     ----------
@@ -124,17 +129,24 @@ class ActionValues:
         masks = model.tabulator.masks
         self.num_actions = masks[learner].num_actions
         self._num_other = masks[self.other_side].num_actions
-        nodes = model.dyn.num_nodes
-        self.other_tabulated = table_bytes(nodes, self._num_other) <= model.share
-        left = model.share
+        nodes, left = model.dyn.num_nodes, model.share
+        self.other_tabulated = table_bytes(nodes, self._num_other) <= left
         if self.other_tabulated:
             left -= table_bytes(nodes, self._num_other)
         cap = config.candidate_actions or self.num_actions
-        candidates = config.batch * min(cap, self.num_actions)
-        visits = candidates * config.n_rollouts * (config.horizon - 1)
-        self.learner_tabulated = self.other_tabulated and (
-            nodes <= visits and table_bytes(nodes, self.num_actions) <= left
+        environments = config.batch * min(cap, self.num_actions) * config.n_rollouts
+        visits = environments * (config.horizon - 1)
+        self.learner_tabulated = (
+            self.other_tabulated
+            and _MANY_VISITS * nodes <= visits
+            and table_bytes(nodes, self.num_actions) <= left
         )
+        self._environment_share = left // 2  # while they are advanced step by step
+        each = (left - self._environment_share) // (1 if self.other_tabulated else 2)
+        self._visited: dict[Side, VisitedPolicy] = {}
+        for side, tabulated in ((learner, self.learner_tabulated), (self.other_side, self.other_tabulated)):
+            if not tabulated:
+                self._visited[side] = VisitedPolicy(model.tabulator, side, visits, each)
         self._other_table: PolicyTable | None = None
         self._learner_table: PolicyTable | None = None
 
@@ -183,6 +195,8 @@ class ActionValues:
                 threads=self._model.threads,
             )
             return np.stack((means, squares))
+        if self.learner in self._visited:
+            self._visited[self.learner].forget()
         step = self._roots_at_a_time(roots.candidates.shape[1])
         parts = [
             self._by_steps(network, roots, slice(first, min(first + step, own.stop)))
@@ -191,7 +205,6 @@ class ActionValues:
         return np.concatenate(parts, axis=1)
 
     def _by_steps(self, network: OpponentMLP, roots: Roots, some: slice) -> NDArray[np.float64]:
-        tabulator = self._model.tabulator
         state = RolloutState(
             self._model.tables,
             roots.node[some],
@@ -208,19 +221,16 @@ class ActionValues:
             nodes = state.nodes()
             if not len(nodes):
                 break
-            own = None if step == 0 else tabulator.table(network, self.learner, nodes)
+            own = self._visited[self.learner].at(network, nodes) if step else None
             theirs = self._other_table
             if theirs is None:
-                theirs = tabulator.table(self._other, self.other_side, nodes)
+                theirs = self._visited[self.other_side].at(self._other, nodes)
             state.step(own, theirs)
         return np.stack(state.result())
 
     def _roots_at_a_time(self, candidates: int) -> int:
-        """Roots whose environments, each at a node of its own, fit into the share of memory that tables leave."""
-        left = self._model.share
+        """Roots whose environments, each at a node of its own, fit into their share of memory."""
         each = _ENVIRONMENT_BYTES + table_bytes(1, self.num_actions)
-        if self.other_tabulated:
-            left -= table_bytes(self._model.dyn.num_nodes, self._num_other)
-        else:
+        if not self.other_tabulated:
             each += table_bytes(1, self._num_other)
-        return max(1, math.floor(left / (each * candidates * self._config.n_rollouts)))
+        return max(1, math.floor(self._environment_share / (each * candidates * self._config.n_rollouts)))
