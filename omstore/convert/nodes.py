@@ -21,16 +21,12 @@ from omstore.index import StateIndex, build_index
 from omstore.legacy.fields import Field
 from omstore.legacy.mapping import GraphMapping
 from omstore.publish.staging import Staging
+from omstore.rows.encoding import next_node_dtype
 
-__all__ = ["NodeTable", "build_nodes", "choose_codec", "node_dtype"]
+__all__ = ["NodeTable", "build_nodes", "choose_codec"]
 
 _STEP = 1 << 16
 _CACHE = 1 << 16
-
-
-def node_dtype(num_nodes: int) -> np.dtype[Any]:
-    """Return what a node is stored as: uint32 where it suffices, else uint64."""
-    return np.dtype(np.uint32 if num_nodes <= 2**32 - 1 else np.uint64)
 
 
 @dataclass(frozen=True)
@@ -298,7 +294,7 @@ def _write_legacy_ids(
 ) -> IdNodes:
     """Write ``nodes/node_of_legacy``; refuse two nodes of one id."""
     legacy = map_hot(staging.path / "nodes/legacy_id")
-    dtype = node_dtype(num_nodes)
+    dtype = next_node_dtype(num_nodes)
     name = "nodes/node_of_legacy"
     if not sorted_ids:  # ids are positions: a permutation of 0..N-1
         nodes = staging.create_hot(name, dtype, (num_nodes,))

@@ -51,7 +51,7 @@ class DictionarySource(RowSource):
 
     def gains(self, valuation: Valuation) -> Gains:
         """Lay gains out by position."""
-        position = self._encoding._position
+        position = self._encoding.position
         return self.terms.gains(
             valuation, self._encoding.table.num_positions, position if position.size else None
         )
@@ -69,10 +69,10 @@ class DictionarySource(RowSource):
                     end,
                     joint,
                     self.graph.num_nodes,
-                    encoding._position,
+                    encoding.position,
                     table.node_at,
-                    encoding._block,
-                    encoding._block_pattern,
+                    encoding.block,
+                    encoding.block_pattern,
                     table.pattern_offsets,
                     table.delta,
                     table.pattern_list,

@@ -189,11 +189,11 @@ class DictionarySource(SuccessorSource):
         self._coded = coded and size.num_outcomes > 1
         how, cumulative, guide = search
         self._tables = (
-            encoding._position,
+            encoding.position,
             table.node_at,
             table.num_positions,
-            encoding._block,
-            encoding._block_pattern,
+            encoding.block,
+            encoding.block_pattern,
             size.num_joint_actions,
             table.pattern_offsets,
             table.delta,
@@ -248,7 +248,7 @@ def successor_source(
     if isinstance(encoding, DictionaryRows) and probability.level != "edge" and not edges:
         mode = Probabilities(probability.level, probability.values).mode
         # The table keeps what it prepares, and `sample` uses the same.
-        search = encoding.table._prepared(mode, as_input(np.asarray(probability.values), np.float64))
+        search = encoding.table.prepared(mode, as_input(np.asarray(probability.values), np.float64))
         if search[0] != SCAN:
             return DictionarySource(encoding, probability, coded, search)
     return RowSource(encoding, probability)

@@ -54,6 +54,14 @@ class DictionaryRows(RowEncoding):
         Number of each node's first edge.
     position : (N,) uint32 or uint64, or None
         Where each node stands, ascending; None where positions are nodes.
+
+    Attributes
+    ----------
+    table : PatternTable
+    block, position : arrays
+        Views of those given, for kernels; `position` is empty where positions are nodes.
+    block_pattern : (blocks * A,) uint32
+        View of the table's: the pattern of each row of each block.
     """
 
     name = "dictionary"
@@ -68,16 +76,16 @@ class DictionaryRows(RowEncoding):
     ) -> None:
         self.size = size
         self.table = table
-        self._block = as_input(block, np.uint32)
+        self.block = as_input(block, np.uint32)
         self._first_edge = as_input(first_edge, np.uint64)
         positions = next_node_dtype(table.num_positions)
-        self._position = as_input(np.empty(0, positions) if position is None else position, positions)
-        self._block_pattern = as_input(table.block_pattern.reshape(-1), np.uint32)
+        self.position = as_input(np.empty(0, positions) if position is None else position, positions)
+        self.block_pattern = as_input(table.block_pattern.reshape(-1), np.uint32)
         self._starts: NDArray[np.uint32] | None = None
         self._found = False
-        if (position is not None) != table.placed or len(self._position) != size.num_nodes * table.placed:
+        if (position is not None) != table.placed or len(self.position) != size.num_nodes * table.placed:
             raise CorruptStoreError("rows: position and node_at don't go together", _HINT)
-        if len(self._block) != size.num_nodes or len(self._first_edge) != size.num_nodes + 1:
+        if len(self.block) != size.num_nodes or len(self._first_edge) != size.num_nodes + 1:
             raise CorruptStoreError("rows: block and first_edge don't go with the number of nodes", _HINT)
         if int(self._first_edge[0]) != 0 or int(self._first_edge[-1]) != size.num_edges:
             raise CorruptStoreError(
@@ -181,11 +189,11 @@ class DictionaryRows(RowEncoding):
                 self.size.num_joint_actions,
                 self.size.num_nodes,
                 self.table.num_positions,
-                self._position,
+                self.position,
                 self.table.placed,
                 self.table.node_at,
-                self._block,
-                self._block_pattern,
+                self.block,
+                self.block_pattern,
                 self.table.pattern_offsets,
                 self.table.delta,
                 self.table.coded,
@@ -219,10 +227,10 @@ class DictionaryRows(RowEncoding):
             chunk.first_row,
             self.size.num_joint_actions,
             self.size.num_nodes,
-            self._position,
+            self.position,
             self.table.placed,
-            self._block,
-            self._block_pattern,
+            self.block,
+            self.block_pattern,
             self.table.pattern_offsets,
             self.table.delta,
             self.table.coded,
@@ -242,9 +250,9 @@ class DictionaryRows(RowEncoding):
 
     def nbytes(self) -> Mapping[str, int]:
         """Return the bytes of each array."""
-        parts = {"block": self._block.nbytes, "first_edge": self._first_edge.nbytes}
+        parts = {"block": self.block.nbytes, "first_edge": self._first_edge.nbytes}
         if self.table.placed:
-            parts["position"] = self._position.nbytes
+            parts["position"] = self.position.nbytes
         return {**parts, **self.table.nbytes()}
 
     def verify(self, chunk_rows: int = 1 << 16) -> None:
@@ -271,11 +279,11 @@ class DictionaryRows(RowEncoding):
             table.block_pattern, table.pattern_offsets, table.delta, least, largest
         )
         status, node = dictionary_checks.check_nodes(
-            self._position,
+            self.position,
             table.placed,
             table.num_positions,
             table.node_at,
-            self._block,
+            self.block,
             totals,
             least,
             largest,
@@ -311,7 +319,7 @@ class DictionaryRows(RowEncoding):
         if done < table.num_blocks:
             return False
         status, node = dictionary_checks.check_reach(
-            self._position, table.node_at, self.size.num_nodes, self._block, offsets, reach
+            self.position, table.node_at, self.size.num_nodes, self.block, offsets, reach
         )
         self._raise_in_chunk(status, 0, node * self.size.num_joint_actions)
         return True
@@ -328,10 +336,10 @@ class DictionaryRows(RowEncoding):
             rows,
             self.size.num_joint_actions,
             self.size.num_nodes,
-            self._position,
+            self.position,
             self.table.placed,
-            self._block,
-            self._block_pattern,
+            self.block,
+            self.block_pattern,
             self._first_edge,
             starts,
             numbered,
@@ -373,8 +381,8 @@ class DictionaryRows(RowEncoding):
         status, position = dictionary_kernels.chunk_offsets(
             first,
             self.size.num_joint_actions,
-            self._block,
-            self._block_pattern,
+            self.block,
+            self.block_pattern,
             self.table.pattern_offsets,
             len(self.table.delta),
             sums,
@@ -385,7 +393,7 @@ class DictionaryRows(RowEncoding):
     def _check_places(self) -> None:
         """Check once that nodes are found at their positions: then next nodes may be compared there."""
         if self.table.placed and not self._found:
-            node = dictionary_checks.check_places(self._position, self.table.node_at)
+            node = dictionary_checks.check_places(self.position, self.table.node_at)
             if node >= 0:
                 raise CorruptStoreError(f"rows/node_at doesn't hold node {node} at its position", _HINT)
         self._found = True
@@ -409,7 +417,7 @@ class DictionaryRows(RowEncoding):
         """Give back the pages of what belongs to nodes that were passed."""
         nodes = slice(first // self.size.num_joint_actions, last // self.size.num_joint_actions)
         if nodes.stop - nodes.start >= 1 << 12:  # else it costs more than it gives
-            for array in (self._block, self._first_edge, self._position):
+            for array in (self.block, self._first_edge, self.position):
                 drop_pages(array[nodes])
 
     def _raise(self, status: int, position: int, rows: NDArray[np.int64]) -> None:

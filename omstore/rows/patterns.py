@@ -311,7 +311,7 @@ class PatternTable:
         probabilities: Probabilities,
     ) -> tuple[DrawnEdges, int, int]:
         table = as_input(probabilities.values, np.float64)
-        search, cumulative, guide = self._prepared(probabilities.mode, table)
+        search, cumulative, guide = self.prepared(probabilities.mode, table)
         count = len(patterns)
         drawn = DrawnEdges.empty(count)
         status, position = pattern_kernels.sample_patterns(
@@ -377,10 +377,32 @@ class PatternTable:
             first = piece.stop
         return drawn, status, position
 
-    def _prepared(
+    def prepared(
         self, mode: int, table: NDArray[np.float64]
     ) -> tuple[int, NDArray[np.float64], NDArray[np.uint32]]:
-        """How to search, and the tables for it: made once for a table of probabilities, and kept."""
+        """Return how to search for the edge drawn, and the tables for it: made once, and kept.
+
+        Parameters
+        ----------
+        mode : int
+            See `Probabilities`.
+        table : (1 or K,) float64
+            The probability of every edge, or of every code; not used where each edge has its own.
+
+        Returns
+        -------
+        how : int
+            `SCAN`, `SEARCH_CONSTANT` or `SEARCH_LISTS` of ``pattern_kernels``.
+        cumulative : float64
+            Sums of probabilities: of as many edges as the longest pattern has, or along every list of codes.
+        guide : uint32
+            Where to begin in each list; empty but for `SEARCH_LISTS`.
+
+        Raises
+        ------
+        CorruptStoreError
+            If patterns or lists are damaged.
+        """
         nothing = as_input(_none(np.float64), np.float64), as_input(_none(np.uint32), np.uint32)
         if mode == kernels.BY_EDGE:
             return pattern_kernels.SCAN, *nothing

@@ -244,7 +244,7 @@ def test_patterns_are_numbered_by_first_appearance(tmp_path: Path) -> None:
     assert table.pattern_list.tolist() == [0, 1, 1, 2, 3, 0]
     assert table.list_offsets.tolist() == [0, 1, 2, 2, 4]
     assert table.list_code.tolist() == [1, 0, 0, 1]
-    assert encoded._block.tolist() == [0, 0, 1, 2]
+    assert encoded.block.tolist() == [0, 0, 1, 2]
     assert encoded._first_edge.tolist() == [0, 2, 4, 5, 8]
     assert description["num_lists"] == 4
 
