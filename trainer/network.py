@@ -85,7 +85,7 @@ class StateInputs:
         packed = as_input(self._graph.packed_states(nodes), np.uint8)
         while True:
             positions = np.full((len(nodes), self._most), self._graph.state_width, np.uint32)
-            most = list_bits(packed, positions)
+            most = list_bits(packed, self._graph.state_width, positions)
             if most <= positions.shape[1]:
                 return positions
             self._most = max(self._most, most)

@@ -166,13 +166,15 @@ _narrow_tile = _tile(_NARROW_ROWS, NARROW // _LANES, rectified=False)
 
 
 @kernel
-def list_bits(packed: Any, out: Any) -> Any:
+def list_bits(packed: Any, width: int, out: Any) -> Any:
     """Write the numbers of each state's bits that are 1, ascending; the rest of a row is left as it is.
 
     Parameters
     ----------
     packed : (B, Wb) uint8
         Most significant bit first.
+    width : int
+        Bits of a state; what is set behind them, as in a damaged store, is passed over.
     out : (B, most) uint32
 
     Returns
@@ -190,9 +192,10 @@ def list_bits(packed: Any, out: Any) -> Any:
                     break
                 if (bits >> (7 - k)) & 1:
                     bits &= 127 >> k
-                    if found < out.shape[1]:
-                        out[i, found] = 8 * byte + k
-                    found += 1
+                    if 8 * byte + k < width:
+                        if found < out.shape[1]:
+                            out[i, found] = 8 * byte + k
+                        found += 1
         most = max(most, found)
     return most
 

@@ -167,9 +167,10 @@ def test_bits_are_listed() -> None:
     states = np.random.default_rng(3).random((50, 29)) < 0.3
     states[0] = 0
     out = np.full((50, 29), 99, np.uint32)
-    assert list_bits(np.packbits(states, axis=1), out) == states.sum(axis=1).max()
+    assert list_bits(np.packbits(states, axis=1), 29, out) == states.sum(axis=1).max()
     for state, row in zip(states, out, strict=True):
         assert row.tolist() == [*np.flatnonzero(state), *[99] * (29 - int(state.sum()))]
+    assert list_bits(np.full((1, 4), 255, np.uint8), 29, out) == 29  # three bits behind the state are set
     few = np.full((50, 2), 99, np.uint32)
-    assert list_bits(np.packbits(states, axis=1), few) == states.sum(axis=1).max()
+    assert list_bits(np.packbits(states, axis=1), 29, few) == states.sum(axis=1).max()
     assert few[1].tolist() == np.flatnonzero(states[1])[:2].tolist()
