@@ -410,7 +410,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[CsrRows, dict[str, 
         "node_at",
     )
     arrays = {name: np.array(getattr(table, name)) for name in names}
-    arrays |= {name: np.array(getattr(encoded, f"_{name}")) for name in ("block", "first_edge", "position")}
+    arrays |= {name: np.array(getattr(encoded, name)) for name in ("block", "position")}
+    arrays["first_edge"] = np.array(encoded._first_edge)
     return source, arrays
 
 
