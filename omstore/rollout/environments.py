@@ -20,7 +20,7 @@ __all__ = ["PART", "Block", "Plan"]
 PART = 1024
 """Rollouts of a candidate whose returns are summed before the sums are: part of the result, by rounding."""
 
-_BLOCK = 8192  # environments that a thread takes at a time at most: what is known of them stays in its cache
+_BLOCK = 16384  # environments that a thread takes at a time at most: fewer make more calls, more fall out of its cache
 
 
 class Plan:

@@ -153,7 +153,7 @@ def rollout(
     the other side's action at step t, ``3 t + 1`` the learner's, ``3 t + 2`` the successor. So the result is
     the same, to the bit, whatever the number of threads, the other roots and candidates of the batch, and the
     row encoding (but where a random number lies within rounding of a boundary of factored rows, about one
-    draw in 2^44). Memory: a megabyte a thread, and 16 bytes for each 1024 rollouts of a candidate.
+    draw in 2^44). Memory: two megabytes a thread, and 16 bytes for each 1024 rollouts of a candidate.
 
     Parameters
     ----------
