@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import omstore
 from omstore import PeakMemory, RolloutTables
 from omstore.errors import MemoryBudgetError, StoreNotFoundError, UsageError
+from omstore.exact import Pusher
 from omstore.memory import DEFAULT_BUDGET, format_bytes
 from omstore.progress import Progress, silent
 from trainer.adapter import GraphWorldModelAdapter
@@ -74,8 +75,8 @@ class EvaluateOptions:
     captures, levels : bool
         Whether to compute how likely captures are, and a table over all levels.
     visits : bool or None
-        Whether to compute how often nodes are visited. None: if that is at most 500 million edges to go through, steps
-        counted: unlike all else here, it goes edge by edge whatever the encoding.
+        Whether to compute how often nodes are visited. None: unless edges have to be gone through (not where factored
+        rows are contracted) and these are more than 500 million, steps counted.
     goal : path or None
         A (N,) bool array in a .npy file: nodes that count as captures. None: those entered with done.
     write : bool
@@ -243,6 +244,8 @@ class _Evaluation:
     def _counts_visits(self) -> bool:
         if self.options.visits is not None:
             return self.options.visits
+        if Pusher(self.graph, [self.model.focal_agent]).method == "factored":
+            return True
         edges = self.graph.num_edges * (self.horizon.steps or _SWEEPS_WITHOUT_END)
         if edges > _MOST_EDGES:
             self.say(f"visits are left out: {edges:,} edges to go through; --visits asks for them")

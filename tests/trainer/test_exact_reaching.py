@@ -65,9 +65,9 @@ def test_two_agents_ever_equal_storms(pair):
     found = reach(model, choice="most")
     assert (found.lower <= found.upper).all()
     assert found.error <= 1e-6
-    # Storm's own iteration stops at a relative 1e-6, from below
-    assert np.abs(found.values - storm["pmax_inf"]).max() < 1e-5
-    assert (found.upper >= storm["pmax_inf"] - 1e-12).all()
+    assert np.abs(found.values - storm["pmax_inf"]).max() <= 1e-6
+    assert (found.lower <= storm["pmax_inf"]).all()
+    assert (storm["pmax_inf"] <= found.upper).all()
     # one player who wants none stays where it is
     least = reach(model, choice="least")
     assert np.array_equal(least.values, captured.astype(float))
@@ -207,9 +207,13 @@ def test_a_gamble_by_hand(tmp_path):
     goal = np.array([False, True, False, False])
     most = reach(model, choice="most", goal=goal, tolerance=1e-9, max_sweeps=200)
     assert np.allclose(most.lower, [2 / 3, 1, 0, 2 / 3], atol=1e-9)
-    # staying for ever is an end component: the upper bound can't come down, and says so
-    assert (most.upper >= most.lower).all()
-    assert most.error == pytest.approx(1 / 3, abs=1e-9)
+    # staying for ever is an end component: from above nothing comes down, but what is guessed holds
+    assert (most.upper >= [2 / 3, 1, 0, 2 / 3]).all()
+    assert most.error <= 1e-9
+    # before the lower bound has risen far enough no guess does
+    early = reach(model, choice="most", goal=goal, tolerance=1e-9, max_sweeps=12)
+    assert (early.upper >= [2 / 3, 1, 0, 2 / 3]).all()
+    assert early.error == pytest.approx(1 / 3, abs=1e-2)
     assert reach(model, choice="least", goal=goal).values.tolist() == [0, 1, 0, 0]
     always = np.tile([0.0, 1.0], (4, 1))
     found = reach(model, agent=always, team=np.ones((4, 1)), goal=goal, tolerance=1e-12)

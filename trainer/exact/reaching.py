@@ -22,6 +22,9 @@ _NEVER = -1e300
 _DECIDED = 1e-4
 """Probability that something is decided from which on it divides: rounding then counts ten thousand times at most."""
 
+_ROUNDING = 1e-15
+"""What sums of products may be too large by, of numbers that are probabilities."""
+
 _MOST_SWEEPS = 100_000
 
 _ROWS_AT_A_TIME = 1 << 16
@@ -139,13 +142,15 @@ def reach(
     -----
     Without a horizon, nodes where the probability is exactly 0 (for "most" also those where it is 1) are found first, by
     which edges there are. For one player this is interval iteration [1]_ then: one iteration goes up from 0 and one down
-    from 1. Where one who wants the most can stay among other nodes for ever (end components), the upper bound may stay
-    above the probability: it is still a bound, and `max_sweeps` or a whole sweep without change ends the search. Under
-    policies it is sound value iteration [2]_, which needs fewer sweeps: every node but those where it is 0 gets to the
-    goal or to one of these, so in the end all is decided.
+    from 1. Where one who wants the most can stay among other nodes for ever (end components), the second may stop above
+    the probability; so once the first hardly rises, what lies half of `tolerance` above it is tried as an upper bound [2]_: the
+    probability is the least of all numbers that the sweep doesn't make larger. Under policies it is sound value iteration
+    [3]_: every node but those where it is 0 gets to the goal or to one of these, so in the end all is decided.
+    `max_sweeps`, or a whole sweep without change, ends the search; the bounds are bounds whenever it ends.
 
     .. [1] S. Haddad, B. Monmege: Interval iteration algorithm for MDPs and IMDPs. Theor. Comput. Sci. 735, 2018.
-    .. [2] T. Quatmann, J.-P. Katoen: Sound value iteration. CAV 2018.
+    .. [2] A. Hartmanns, B. L. Kaminski: Optimistic value iteration. CAV 2020.
+    .. [3] T. Quatmann, J.-P. Katoen: Sound value iteration. CAV 2018.
     """
     if horizon is not None and horizon < 0:
         raise UsageError(f"a horizon of {horizon} steps is at least 0")
@@ -240,10 +245,11 @@ class _Search:
         tolerance: float,
         max_sweeps: int,
     ) -> Reached:
-        """Iterate from below and from above where the probability isn't known yet."""
+        """Iterate from below and from above where the probability isn't known yet; and guess."""
         steps = [self.step, self.step]
         before = np.stack((lower, upper))
         after = np.empty_like(before)
+        next_guess = 0
         while self.sweeps < max_sweeps and float((before[1] - before[0]).max(initial=0.0)) > tolerance:
             self.model.steps.back_up(steps, before, after)
             self.sweeps += 1
@@ -251,10 +257,24 @@ class _Search:
             np.maximum(before[0], after[0], out=after[0])
             np.minimum(before[1], after[1], out=after[1])
             after[:, ~open_] = before[:, ~open_]
-            if np.array_equal(before, after):
-                break
+            rises = float((after[0] - before[0]).max(initial=0.0))
+            still = np.array_equal(before, after)
             before, after = after, before
+            if still or (rises <= tolerance / 4 and next_guess <= self.sweeps < max_sweeps):
+                next_guess = self.sweeps + self.sweeps // 4 + 1
+                if self._guess(before, open_, tolerance) or still:
+                    break
         return Reached(before[0].copy(), before[1].copy(), self.sweeps)
+
+    def _guess(self, bounds: NDArray[np.float64], open_: NDArray[np.bool_], tolerance: float) -> bool:
+        """Look whether a little more than the lower bound is an upper one; it is if no action makes more of it."""
+        guess = bounds[1].copy()
+        guess[open_] = np.minimum(guess[open_], bounds[0][open_] + tolerance / 2)
+        expected = self.expect(guess)
+        holds = bool((expected[open_] <= guess[open_] * (1 + _ROUNDING)).all())
+        if holds:
+            bounds[1][open_] = np.minimum(guess[open_], np.maximum(expected[open_], bounds[0][open_]))
+        return holds
 
     def _positive(self) -> NDArray[np.bool_]:
         """Return from where the goal can be reached at all; for "least", from where it can't be avoided for sure."""
