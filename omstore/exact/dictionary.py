@@ -10,6 +10,7 @@ from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
 from omstore.exact import pattern_kernels
 from omstore.exact.gains import Gains, Terms, Valuation
+from omstore.exact.orders import check_places
 from omstore.exact.row_source import Block, RowSource
 from omstore.read.graph import Graph
 from omstore.rows import DictionaryRows
@@ -37,7 +38,7 @@ class DictionarySource(RowSource):
         Raises
         ------
         CorruptStoreError
-            If patterns or lists are damaged; they are checked here, once.
+            If positions, patterns or lists are damaged; they are checked here, once.
         """
         encoding = graph.encoding
         if not isinstance(encoding, DictionaryRows) or not terms.by_next_node:
@@ -45,6 +46,13 @@ class DictionarySource(RowSource):
         if graph.attribute("probability").level not in ("graph", "outcome"):
             return None
         encoding.table.verify()
+        if encoding.table.placed:
+            wrong = check_places(encoding.position, encoding.table.node_at)
+            if wrong >= 0:
+                raise CorruptStoreError(
+                    f"rows/position: node {wrong} isn't what rows/node_at leads back to",
+                    "Convert or build the store again.",
+                )
         source = cls(graph, terms, encoding)
         # One probability for all codes: they mean something else then.
         return source if len(source._probability) == encoding.size.num_outcomes else None

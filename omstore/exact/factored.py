@@ -142,7 +142,7 @@ class FactoredSource(RowSource):
     def gains(self, valuation: Valuation) -> Gains:
         """Lay gains out by product number."""
         place = self._product if self._product.size else None
-        return self.terms.gains(valuation, self.num_units, place)
+        return self.terms.gains(valuation, self.num_units, place, nowhere=np.inf)
 
     def bounds(self, parts: int) -> list[int]:
         """Divide where the first component's local state changes, if that makes parts enough."""
@@ -168,6 +168,7 @@ class FactoredSource(RowSource):
                 arguments += [*self._contracted(gain, buffers), found]
                 _raise(*factored_kernels.back_up_products(*arguments))
                 self._except_rows(begin, end, gain, found)
+                self._check(nodes, found.reshape(-1, self.num_joint_actions))
             yield Block(nodes, [out[: count * self.num_joint_actions] for out in rows])
 
     def best(
@@ -179,6 +180,7 @@ class FactoredSource(RowSource):
         arguments: list[Any] = [first, stop, *self._contracted(gains, self._stages.buffers()), out]
         _raise(*factored_kernels.best_products(*arguments))
         self._except_nodes(first, stop, gains, out, _NOBODY_CHOOSES)
+        self._check(nodes, out)
         return nodes, out
 
     def splits(self, sides: Sides) -> bool | None:
@@ -242,6 +244,7 @@ class FactoredSource(RowSource):
             arguments: list[Any] = [begin, end, *plays, head_of, *contracted, out, chosen]
             _raise(*factored_kernels.respond_products(*arguments))
             self._except_nodes(begin, end, gains, out, chosen)
+            self._check(nodes, out)
             yield nodes, out, chosen
 
     def push(
@@ -280,6 +283,13 @@ class FactoredSource(RowSource):
         """Return values of product numbers, (products,), as those of nodes, (N,)."""
         return values[self._product] if self._product.size else values
 
+    def check_mass(self, mass: NDArray[np.float64]) -> None:
+        """Check that none has come to product numbers, (products,), without a node."""
+        if self._node_at.size and (mass[self._node_at >= self.graph.num_nodes] > 0).any():
+            raise CorruptStoreError(
+                "rows: a row that factors leads to a state that isn't in the graph", _HINT
+            )
+
     @property
     def finds_best(self) -> bool:
         """Whether `best` may be asked."""
@@ -298,6 +308,15 @@ class FactoredSource(RowSource):
         patterns = self._patterns
         where = self._node_at, self.graph.num_nodes, patterns.block, patterns.block_same
         return (*self._stages.plan, *where, gains.table, *buffers)
+
+    def _check(self, nodes: slice | NDArray[np.int64], found: NDArray[np.float64]) -> None:
+        """Check that no row has led to a product number without a node, where more is to be had than anywhere."""
+        if isinstance(nodes, slice) or not len(found):
+            return
+        wrong = np.isposinf(found) if found.ndim == 2 else ~(found < np.inf)
+        if wrong.any():
+            node = int(nodes[np.argmax(wrong.reshape(len(found), -1).any(axis=1))])
+            _raise(exception_kernels.BAD_NODE, node)
 
     def _except_rows(self, first: int, stop: int, gains: Gains, out: NDArray[np.float64]) -> None:
         """Write rows that don't factor over those that do."""

@@ -63,7 +63,8 @@ class Gains:
     valuation : Valuation
         Of which these are the gains.
     table : (places,) float64
-        Weighted reward of entering a place, and the discounted value of what follows; NaN where no node is.
+        Weighted reward of entering a place, and the discounted value of what follows; where no node is, see
+        `Terms.gains`.
     plain : (places,) float64, or empty
         Without the reward.
     base, marked : (N,) float64 and uint8, or empty
@@ -129,7 +130,11 @@ class Terms:
         self.by_code = reward in _BY_CODE and (ends_by_node or done == outcome_kernels.BY_CODE)
 
     def gains(
-        self, valuation: Valuation, places: int | None = None, place: NDArray[Any] | None = None
+        self,
+        valuation: Valuation,
+        places: int | None = None,
+        place: NDArray[Any] | None = None,
+        nowhere: float = np.nan,
     ) -> Gains:
         """Work out what edges are worth, in a pass over the nodes.
 
@@ -140,6 +145,8 @@ class Terms:
             Length of the tables; default: a place for each node.
         place : (N,) unsigned integers, optional
             Where each node is.
+        nowhere : float
+            What is at places without a node, where no edge may lead.
 
         Returns
         -------
@@ -155,7 +162,7 @@ class Terms:
         nodes = self._graph.num_nodes
         nothing = as_input(np.empty(0), np.float64)
         reward = self._weighted(valuation.weights)
-        room = self._room(nodes if places is None else places, filled=place is not None)
+        room = self._room(nodes if places is None else places, None if place is None else nowhere)
         status, node = gain_kernels.fold(
             as_input(valuation.values, np.float64),
             float(valuation.discount),
@@ -199,11 +206,11 @@ class Terms:
         if gains.room is not None:
             self._spare.append(gains.room)
 
-    def _room(self, places: int, filled: bool) -> _Room:
+    def _room(self, places: int, nowhere: float | None) -> _Room:
         if self._spare and len(self._spare[-1].table) == places:
             return self._spare.pop()
         own = self._graph.num_nodes if self.marks else 0
-        table = np.full(places, np.nan) if filled else np.empty(places)
+        table = np.empty(places) if nowhere is None else np.full(places, nowhere)
         plain = table.copy() if self.marks else np.empty(0)
         return _Room(table, plain, np.empty(own), np.empty(own, np.uint8))
 

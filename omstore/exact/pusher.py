@@ -119,6 +119,7 @@ class Pusher:
         total = sums[0]
         for more in sums[1:]:
             total += more
+        source.check_mass(total)
         visited = source.by_node(total)
         return visited, visited * self._kept(source)
 
