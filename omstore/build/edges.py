@@ -15,7 +15,7 @@ from omstore.convert.actions import ActionSpace
 from omstore.convert.edges import build_edges
 from omstore.convert.nodes import NodeTable
 from omstore.convert.resolve import EdgeStream
-from omstore.encode import EncodedRows, RowsToEncode, encode_rows, write_attributes
+from omstore.encode import EncodedRows, RowsToEncode, encode_rows
 from omstore.legacy.mapping import GraphMapping
 from omstore.progress import Progress
 from omstore.publish.staging import Staging
@@ -24,8 +24,6 @@ __all__ = ["EDGE_COLUMNS", "SameNodes", "edge_table", "encode_edges"]
 
 EDGE_COLUMNS = ("node", "joint_action", "next_node", "probability", "reward", "done")
 """Columns of the table of edges; the last three may be missing."""
-
-_DIRECT = ("csr", "csr-compressed")
 
 
 class SameNodes:
@@ -61,11 +59,9 @@ def edge_table(folder: Path, num_agents: int, columns: tuple[str, ...], *, where
 class EncodedEdges:
     """Rows written of a table of edges."""
 
-    rows: dict[str, Any]
-    attributes: dict[str, dict[str, Any]]
+    encoded: EncodedRows
     num_edges: int
     num_legal_rows: int
-    encoded: EncodedRows | None
     notes: list[str]
 
 
@@ -121,31 +117,20 @@ def encode_edges(
         num_agents=len(agents),
     )
     stream = EdgeStream(table.reader(), mapping, nodes.endpoints, ActionSpace(num_actions), table.name)
-    direct = rows if rows in _DIRECT and not dry_run else None
     budget = max(8 << 20, max_ram // 8)  # what is left beside Python and numpy, as in conversion
     with progress.task("sorting edges", 3 * stream.num_edges, "edges") as task:
-        edges = build_edges(stream, nodes, staging, direct, budget, task.update)
+        edges = build_edges(stream, nodes, staging, budget, task.update)
     take_scratch()
-    if direct is not None:
-        described = edges.rows | {"num_outcomes": edges.size.num_outcomes, "reason": "asked for"}
-        attributes = write_attributes(
-            staging, edges.attributes, cold=direct == "csr-compressed", staged=edges.scratch
-        )
-        encoded = None
-    else:
-        encoded = encode_rows(
-            RowsToEncode(
-                edges.staged_rows(), edges.attributes, packed, nodes.codec, num_actions, staged=edges.scratch
-            ),
-            staging,
-            rows=rows,
-            budget=max_ram,
-            all_forecasts=dry_run,
-            dry_run=dry_run,
-            progress=progress,
-        )
-        described, attributes = encoded.rows, encoded.attributes
-    edges.scratch.remove()
-    return EncodedEdges(
-        described, attributes, edges.size.num_edges, edges.num_legal_rows, encoded, edges.notes
+    encoded = encode_rows(
+        RowsToEncode(
+            edges.staged_rows(), edges.attributes, packed, nodes.codec, num_actions, staged=edges.scratch
+        ),
+        staging,
+        rows=rows,
+        budget=max_ram,
+        all_forecasts=dry_run,
+        dry_run=dry_run,
+        progress=progress,
     )
+    edges.scratch.remove()
+    return EncodedEdges(encoded, edges.size.num_edges, edges.num_legal_rows, edges.notes)

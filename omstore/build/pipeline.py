@@ -286,11 +286,7 @@ class _Build:
             take_scratch=table.close,
         )
         report.num_edges = written.num_edges
-        if written.encoded is not None:
-            self._take(written.encoded)
-        else:
-            self.rows, self.attributes = written.rows, written.attributes
-            report.encoding, report.encoding_reason = written.rows["encoding"], written.rows["reason"]
+        self._take(written.encoded)
 
     def _spool_rows(self, table: SpooledTable, nodes: StagedNodes, tick: Callable[[int], object]) -> None:
         num_joint_actions = self.model.num_joint_actions

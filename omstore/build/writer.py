@@ -387,11 +387,11 @@ class GraphWriter:
             take_scratch=edges.close,
         )
         self.report.notes += written.notes
-        self.report.attributes = {name: str(a["level"]) for name, a in written.attributes.items()}
-        self.report.encoding, self.report.encoding_reason = written.rows["encoding"], written.rows["reason"]
-        if written.encoded is not None:
-            self.report.proof = dict(written.encoded.proof)
-            self.report.forecasts = [forecast.to_dict() for forecast in written.encoded.forecasts]
+        encoded = written.encoded
+        self.report.attributes = dict(encoded.levels)
+        self.report.encoding, self.report.encoding_reason = encoded.encoding, encoded.reason
+        self.report.proof = dict(encoded.proof)
+        self.report.forecasts = [forecast.to_dict() for forecast in encoded.forecasts]
         return written
 
     def _manifest(
@@ -411,8 +411,8 @@ class GraphWriter:
             agents=self._agents,
             num_actions=self._num_actions,
             state=codec,
-            rows=written.rows if written else {},
-            attributes=written.attributes if written else {},
+            rows=written.encoded.rows if written else {},
+            attributes=written.encoded.attributes if written else {},
             replay=replay.replay if replay else {},
             options={"writer": True, "rows": self._rows},
             notes=tuple(report.notes),

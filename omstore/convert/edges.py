@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,12 +33,10 @@ from omstore.convert.rowsort import SortedEdges, row_sums_off, rows_agree, sort_
 from omstore.convert.scatter import Scatter
 from omstore.encode.distinct import DistinctWords
 from omstore.errors import BadDataError, DiskFullError
-from omstore.format.cold import ColdArray
 from omstore.format.hot import map_hot
 from omstore.memory import format_bytes
 from omstore.publish.scratch import ScratchArrays
 from omstore.publish.staging import Staging
-from omstore.read.arrays import AnyArray
 from omstore.read.attributes import Attribute
 from omstore.rows import CsrRows, GraphSize, row_writer
 from omstore.rows.encoding import next_node_dtype
@@ -60,12 +57,12 @@ class EdgeResult:
     Attributes
     ----------
     rows : dict
-        ``manifest.rows`` of the rows written.
+        What describes the rows: ``manifest.rows`` of csr.
     size : GraphSize
     attributes : list of Attribute
         What the edges carry, to be written.
     scratch : ScratchArrays
-        With the attributes at the level of rows and edges, and the rows where they are still to be encoded.
+        With the rows, and the attributes at the level of rows and edges.
     num_legal_rows : int
     notes : list of str
     """
@@ -86,20 +83,16 @@ def build_edges(
     stream: EdgeStream,
     nodes: NodeTable,
     staging: Staging,
-    encoding: str | None,
     budget: int,
     tick: Ticker = lambda n: None,
 ) -> EdgeResult:
-    """Sort the edges into rows.
+    """Sort the edges into rows, as csr in scratch.
 
     Parameters
     ----------
     stream : EdgeStream
     nodes : NodeTable
     staging : Staging
-    encoding : str or None
-        The row encoding to write into staging: ``csr`` or ``csr-compressed``. None: they are still to be
-        encoded, and go to scratch as csr.
     budget : int
         Bytes of anonymous memory to use.
     tick : callable
@@ -113,7 +106,7 @@ def build_edges(
     """
     if not stream.num_edges:
         raise BadDataError(f"{stream.mapping.edges.name}: the graph is empty, there are no edges")
-    return _EdgeBuild(stream, nodes, staging, budget, tick).run(encoding)
+    return _EdgeBuild(stream, nodes, staging, budget, tick).run()
 
 
 class _EdgeBuild:
@@ -132,7 +125,7 @@ class _EdgeBuild:
         self.counted = NodeCounts(nodes.num_nodes)
         self.scratch = ScratchArrays(staging.scratch / "rows")
 
-    def run(self, encoding: str | None) -> EdgeResult:
+    def run(self) -> EdgeResult:
         self._check_disk()
         surveys = self._survey()
         row_tried = self._levels(surveys)
@@ -151,7 +144,7 @@ class _EdgeBuild:
             )
         scatter, plan, combinations = dealt
         try:
-            return self._write(encoding, surveys, scatter, plan, combinations, coded, raw, row_tried)
+            return self._write(surveys, scatter, plan, combinations, coded, raw, row_tried)
         finally:
             scatter.close()
 
@@ -247,7 +240,6 @@ class _EdgeBuild:
 
     def _write(
         self,
-        encoding: str | None,
         surveys: Mapping[str, AttributeSurvey],
         scatter: Scatter,
         plan: EdgePlan,
@@ -268,14 +260,8 @@ class _EdgeBuild:
         )
         num_outcomes = max(1, len(table)) if kept else 1
         num_legal_rows = 0
-        writer = row_writer(
-            encoding or "csr",
-            self.scratch if encoding is None else self.staging,
-            self.nodes.num_nodes,
-            self.num_joint_actions,
-            num_outcomes,
-        )
-        stored = self._attribute_writers(encoding, columns)
+        writer = row_writer("csr", self.scratch, self.nodes.num_nodes, self.num_joint_actions, num_outcomes)
+        stored = self._attribute_writers(columns)
         probability = self._probability_source(surveys, columns, table, kept)
         for region in range(plan.num_regions):
             records = scatter.read(region, drop=True)
@@ -301,16 +287,13 @@ class _EdgeBuild:
         if size.num_edges != self.stream.num_edges:
             raise RuntimeError(f"{size.num_edges:,} edges were written of {self.stream.num_edges:,}")
         self.scratch.close()
-        found = node_attributes(
-            self.specs.values(), self.levels, surveys, kept, table, partial(self._open_written, encoding)
-        )
+        found = node_attributes(self.specs.values(), self.levels, surveys, kept, table, self._open_written)
         absent, notes = absent_attributes(self.stream)
         return EdgeResult(rows, size, found + absent, self.scratch, num_legal_rows, notes)
 
-    def _open_written(self, encoding: str | None, name: str) -> AnyArray:
+    def _open_written(self, name: str) -> NDArray[Any]:
         """Open an attribute at the level of rows or edges."""
-        folder = self.scratch.path / "rows" / "attributes" / name
-        return ColdArray(folder) if encoding == "csr-compressed" else map_hot(folder)
+        return map_hot(self.scratch.path / "rows" / "attributes" / name)
 
     def _csr_bytes(self) -> int:
         """Bytes of the rows as csr, at least: with one outcome."""
@@ -374,13 +357,12 @@ class _EdgeBuild:
         return slice(at, at + self.specs[name].width)
 
     def _attribute_writers(
-        self, encoding: str | None, columns: Mapping[str, AttributeColumn]
+        self, columns: Mapping[str, AttributeColumn]
     ) -> dict[str, Callable[[SortedEdges, slice], None]]:
         writers = {}
         for name in self._stored(columns):
             spec = self.specs[name]
-            make = self.scratch.cold if encoding == "csr-compressed" else self.scratch.hot
-            writer = make(f"rows/attributes/{name}", spec.dtype, spec.item_shape)
+            writer = self.scratch.hot(f"rows/attributes/{name}", spec.dtype, spec.item_shape)
             writers[name] = row_or_edge_appender(writer, spec, by_row=self.levels[name] == "row")
         return writers
 

@@ -89,7 +89,7 @@ class ConvertReport:
     encoding, encoding_reason : str
         Row encoding, and why it was chosen.
     forecasts : list of dict
-        What each row encoding was predicted to take; empty where csr or csr-compressed was asked for.
+        What each row encoding was predicted to take; empty where csr was asked for.
     proof : dict
         Rows and edges of the encoding that were compared with the sorted rows, and the largest difference of
         a probability in ulp; empty where the sorted rows themselves were stored.

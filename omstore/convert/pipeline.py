@@ -21,7 +21,7 @@ from omstore.convert.replay import (
 )
 from omstore.convert.resolve import EdgeStream
 from omstore.convert.sources import LegacyFile, find_pickles, read_files
-from omstore.encode import RowsToEncode, encode_rows, write_attributes
+from omstore.encode import RowsToEncode, encode_rows
 from omstore.errors import BadDataError, UsageError
 from omstore.format.hot import map_hot
 from omstore.format.manifest import Counts, Manifest
@@ -34,7 +34,6 @@ from omstore.publish.staging import Staging, stage, stage_dry
 
 __all__ = ["ExportMapping", "convert", "map_export"]
 
-_DIRECT = ("csr", "csr-compressed")
 """Row encodings that the sorted rows are written in as they come, when they are asked for."""
 
 
@@ -271,35 +270,25 @@ class _Conversion:
             file.name,
             self.options.allow_nonfinite,
         )
-        rows = self.options.rows
-        direct = rows if rows in _DIRECT and not self.options.dry_run else None
         with (
             timed(self.report.seconds, "edges"),
             self.progress.task("sorting edges", 3 * stream.num_edges, "edges") as task,
         ):
-            edges = build_edges(stream, nodes, self.staging, direct, self.budget, task.update)
+            edges = build_edges(stream, nodes, self.staging, self.budget, task.update)
         for note in edges.notes:
             self._note(f"{file.name}: {note}")
         file.close()
         self.report.num_nodes, self.report.num_edges = nodes.num_nodes, edges.size.num_edges
         self.report.num_legal_rows = edges.num_legal_rows
         with timed(self.report.seconds, "rows"):
-            self._encode(nodes, edges, mapping, direct)
+            self._encode(nodes, edges, mapping)
         self.report.encoding = str(self.rows["encoding"])
         self.report.encoding_reason = str(self.rows["reason"])
         self.report.attributes = {name: str(a["level"]) for name, a in self.attributes.items()}
         return nodes, edges
 
-    def _encode(
-        self, nodes: NodeTable, edges: EdgeResult, mapping: ExportMapping, direct: str | None
-    ) -> None:
-        """Encode the sorted rows, or only describe them where they were written as they are asked for."""
-        if direct is not None:
-            self.rows = edges.rows | {"num_outcomes": edges.size.num_outcomes, "reason": "asked for"}
-            self.attributes = write_attributes(
-                self.staging, edges.attributes, cold=direct == "csr-compressed", staged=edges.scratch
-            )
-            return
+    def _encode(self, nodes: NodeTable, edges: EdgeResult, mapping: ExportMapping) -> None:
+        """Encode the sorted rows."""
         encoded = encode_rows(
             RowsToEncode(
                 edges.staged_rows(),

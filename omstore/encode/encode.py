@@ -67,7 +67,8 @@ def encode_rows(
     """Write rows and attributes into a version, in the best row encoding or the one asked for.
 
     What is written depends on the rows and on `rows` alone: not on the budget, the threads, or how fast
-    anything is. Every edge is compared with the source, in the files just written, before this returns.
+    anything is. Every edge is compared with the source, in the files just written, before this returns; only csr
+    rows that lie staged are moved into the version as they are.
 
     Parameters
     ----------
@@ -101,9 +102,12 @@ def encode_rows(
     """
     check_encoding(rows)
     run = _Encoding(given, staging, rows, budget, threads, progress or silent())
-    run.hoist()
-    run.forecast(set(ENCODINGS) if all_forecasts or rows == "auto" else {rows})
-    run.choose(other_bytes)
+    if rows == "csr" and given.staged is not None and not dry_run:
+        run.choice = Choice("csr", "asked for")  # taken as they lie: there is nothing to find out
+    else:
+        run.hoist()
+        run.forecast(set(ENCODINGS) if all_forecasts or rows == "auto" else {rows})
+        run.choose(other_bytes)
     if not dry_run:
         run.write()
         run.prove(proof_rows)
@@ -284,7 +288,7 @@ class _Encoding:
         return np.arange(self.source.size.num_outcomes)
 
     def _adopt(self, staged: ScratchArrays) -> None:
-        """Take the source as it lies, with the outcomes it has: what an unforced conversion to csr writes."""
+        """Take the source as it lies, with the outcomes it has."""
         given = self.given
         self.attributes, self.source, self.size = tuple(given.attributes), given.source, given.source.size
         self.description = {"encoding": "csr", "num_outcomes": self.size.num_outcomes}
