@@ -12,6 +12,8 @@ from llvmlite import ir
 from numba.core import types
 from numpy.typing import DTypeLike, NDArray
 
+from omstore.kernel_cache import stamp_cache
+
 __all__ = ["as_input", "inlined_kernel", "inner_kernel", "intrinsic", "kernel", "prefetch"]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,17 +27,20 @@ def kernel(function: F) -> F:
     Where no cache folder is writable (a read-only installation without a home directory) the kernel
     is compiled afresh in every process instead of failing at import, as numba would.
 
-    numba keys its cache on the content of the function's own file: a kernel must only call kernels of the
-    same file (and :func:`prefetch`), or a change in the other file goes unnoticed.
+    A kernel may call kernels of other files: the machine code on disk is stale when one of those files changes,
+    see :mod:`omstore.kernel_cache`.
     """
     try:
-        return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+        made = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:  # "cannot cache function ...: no locator available"
-        return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+        made = None
+    if made is None or not stamp_cache(made, function):
+        made = numba.njit(nogil=True, error_model="numpy")(function)
+    return cast(F, made)
 
 
 def inner_kernel(function: F) -> F:
-    """Compile a function that only kernels of the same file call.
+    """Compile a function that only kernels call.
 
     It has no wrapper that Python could call and nothing of its own on disk: both take time to compile, and
     the kernels that call it have all of it in theirs.
@@ -50,7 +55,7 @@ def inner_kernel(function: F) -> F:
 
 
 def inlined_kernel(function: F) -> F:
-    """Compile a function into each place of the same file that calls it.
+    """Compile a function into each kernel's place that calls it.
 
     For small functions in hot loops: a call passes seven values for every array, which can take longer than
     the work. Each call adds to the time that its kernel takes to compile.
@@ -70,8 +75,6 @@ def intrinsic(function: Any) -> Any:
     return numba.extending.intrinsic(function)
 
 
-# The one thing that kernels of any file may call: a copy that a kernel's cache keeps after a change here gives
-# no other result.
 @intrinsic
 def prefetch(typing: Any, array: Any, position: Any) -> Any:
     """Ask for the cache line of an element ahead of its use; any position is harmless."""

@@ -1,0 +1,108 @@
+"""When machine code on disk is stale: what a kernel takes from other files counts, not its own file alone.
+
+numba stamps what it caches with the contents of the function's own file. A kernel that calls another file's, or uses
+a constant that was imported, would keep what it was compiled with when that file changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["stamp_cache", "taken_from_elsewhere"]
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, np.generic, np.ndarray)
+
+
+def stamp_cache(kernel: Any, function: Callable[..., Any]) -> bool:
+    """Add to the stamp of a kernel's cache what the kernel takes from elsewhere.
+
+    Parameters
+    ----------
+    kernel : numba dispatcher
+        Made with a cache.
+    function : callable
+        What it was made of.
+
+    Returns
+    -------
+    bool
+        False where numba keeps its stamp elsewhere than numba 0.61 to 0.68 do: a kernel that calls other files'
+        must not be cached then.
+    """
+    files, constants = taken_from_elsewhere(function)
+    file: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if not hasattr(file, "_source_stamp"):
+        return not files
+    file._source_stamp = (file._source_stamp, files, constants)
+    return True
+
+
+def taken_from_elsewhere(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
+    """Return digests of the other files whose kernels a function could call, and of the constants it could use.
+
+    Everything that its module has by now counts, and what the modules of those kernels have in turn.
+
+    Returns
+    -------
+    files : tuple of str
+        Ascending; of the files' contents, not of where they are.
+    constants : str
+    """
+    assert isinstance(function, FunctionType)
+    package = function.__module__.partition(".")[0]
+    own = function.__code__.co_filename
+    files: dict[str, str] = {}
+    constants = hashlib.sha256()
+    waiting = [function.__globals__]
+    while waiting:
+        names = waiting.pop()
+        for name in sorted(name for name in names if not name.startswith("__")):
+            value = names[name]
+            if _is_constant(value):
+                constants.update(f"{name}={_written(value)}\n".encode())
+                continue
+            path, inside = _origin(value, package)
+            if path not in ("", own) and path not in files:
+                files[path] = _digest(path)
+                waiting.append(inside)
+    return tuple(sorted(files.values())), constants.hexdigest()
+
+
+def _origin(value: Any, package: str) -> tuple[str, dict[str, Any]]:
+    """Give the file of a kernel, of code that kernels call or of a module, and the names there; "" of all else."""
+    if isinstance(value, ModuleType):
+        ours = value.__name__.partition(".")[0] == package
+        return (value.__file__ or "", vars(value)) if ours else ("", {})
+    if type(value).__module__.partition(".")[0] == "numba":
+        made_of = getattr(value, "py_func", None) or getattr(
+            value, "_defn", None
+        )  # of a kernel, of an intrinsic
+        if isinstance(made_of, FunctionType):
+            return made_of.__code__.co_filename, made_of.__globals__
+    return "", {}
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_constant(part) for part in value)
+    return isinstance(value, _CONSTANTS)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype.str}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, tuple):
+        return f"({','.join(_written(part) for part in value)})"
+    return f"{type(value).__name__} {value!r}"
+
+
+@functools.cache
+def _digest(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
