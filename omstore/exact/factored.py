@@ -234,14 +234,14 @@ class FactoredSource(RowSource):
         contracted = self._contracted(gains, self._stages.buffers())
         others = sides.other_joint if own_is_last else sides.learner_joint
         head_of = as_input(self._stages.joint_head[others], np.int64)
-        nobody = as_input(np.empty((0, 0)), np.float64)
+        reached = self._stages.reach_start, self._stages.reach, self._stages.slot
         for begin in range(first, stop, _RESPOND_NODES):
             end = min(begin + _RESPOND_NODES, stop)
             nodes, count = self._nodes(begin, end)
-            own, other = (nobody if block is None else block for block in policies(nodes, count))
+            own, other = (_flat(block) for block in policies(nodes, count))
             out, chosen = np.empty(count), np.empty(count, np.int64)
-            plays = (own, other) if own_is_last else (other, own)
-            arguments: list[Any] = [begin, end, *plays, head_of, *contracted, out, chosen]
+            plays = (*own, *other) if own_is_last else (*other, *own)
+            arguments: list[Any] = [begin, end, *plays, head_of, *reached, *contracted, out, chosen]
             _raise(*factored_kernels.respond_products(*arguments))
             self._except_nodes(begin, end, gains, out, chosen)
             self._check(nodes, out)
@@ -265,12 +265,13 @@ class FactoredSource(RowSource):
         head_of = as_input(self._stages.joint_head[others], np.int64)
         for begin in range(first, stop, _RESPOND_NODES):
             end = min(begin + _RESPOND_NODES, stop)
-            own, other = policies(*self._nodes(begin, end))
-            plays = (own, other) if own_is_last else (other, own)
+            own, other = (_flat(block) for block in policies(*self._nodes(begin, end)))
+            plays = (*own, *other) if own_is_last else (*other, *own)
             patterns = self._patterns
             where = self._node_at, self.graph.num_nodes, patterns.block, patterns.block_same
-            arguments: list[Any] = [begin, end, *plays, head_of, *self._stages.plan, *where, mass, *buffers]
-            arguments += [end == stop, out]
+            reached = self._stages.reach_start, self._stages.reach, self._stages.slot
+            arguments: list[Any] = [begin, end, *plays, head_of, *reached, *self._stages.plan, *where]
+            arguments += [mass, *buffers, end == stop, out]
             _raise(*push_kernels.push_products(*arguments))
             if patterns.block.size:
                 place = self._product, self._node_at
@@ -336,6 +337,13 @@ class FactoredSource(RowSource):
         """What kernels need to know of rows that don't factor."""
         where = first, stop, self._product, self._node_at, self.graph.num_nodes, self._patterns
         return (*where, gains.table, gains.plain, gains.base, gains.marked)
+
+
+def _flat(block: NDArray[np.float64] | None) -> tuple[NDArray[np.float64], int]:
+    """Return probabilities of nodes in one row, and how far it is from a node to the next: 0, if there is one for all."""
+    if block is None:
+        return as_input(np.empty(0), np.float64), 0
+    return as_input(block.reshape(-1), np.float64), block.shape[1] if len(block) > 1 else 0
 
 
 def _patterns(graph: Graph, encoding: FactoredRows) -> Patterns:

@@ -448,7 +448,8 @@ def back_up_products(
 
 @kernel
 def respond_products(
-    first: Any, stop: Any, last_plays: Any, heads_play: Any, head_of: Any,
+    first: Any, stop: Any, last_plays: Any, last_step: Any, heads_play: Any, heads_step: Any, head_of: Any,
+    reach_start: Any, reach: Any, slot: Any,
     sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any, combos: Any,
     combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, lanes: Any, always: Any,
     node_at: Any, num_nodes: Any, block: Any, block_same: Any, table: Any,
@@ -461,11 +462,14 @@ def respond_products(
 
     Parameters
     ----------
-    last_plays, heads_play : (nodes, actions) float64
-        Policies of the last component's agent and of the others; one row: of all nodes; empty: this side plays the
-        best.
+    last_plays, heads_play : (nodes * actions,) float64
+        Policies of the last component's agent and of the others; empty: this side plays the best.
+    last_step, heads_step : int
+        From a node to the next in these; 0: all nodes have the same.
     head_of : (heads,) int64
         The head of each of the others' actions.
+    reach_start, reach, slot : (states + 1,), (n,), (outcomes,) int64
+        Of `omstore.exact.stages.Stages`.
     out : (nodes,) float64
     chosen : (nodes,) int64
         The best action of the side that plays it.
@@ -473,10 +477,8 @@ def respond_products(
     last = sizes.size - 1
     size, moves, turned, first_pair = sizes[last], actions[last], work_start[last], pair_start[last]
     heads = combos[last - 1]
-    weights, mixed = np.zeros(lanes), np.empty(lanes)
-    worth, met = np.empty(size), np.full(size, -1, np.int64)
-    slot, order = np.empty(size, np.int64), np.empty(size, np.int64)
-    values, alike = np.empty(moves), np.ones(max(moves, heads))
+    weights, ones, mixed, worth = np.zeros(lanes), np.ones(lanes), np.empty(lanes), np.empty(reach.size)
+    weighed, mine_mass, theirs_mass = False, 0.0, 0.0
     written = 0
     for head in range(first // size, (stop + size - 1) // size):
         ready = False
@@ -499,57 +501,55 @@ def respond_products(
                     work, staged, local, head_legal,
                 )  # fmt: skip
                 ready = True
-            pair = first_pair + (number - head * size) * moves
-            mine, theirs, mine_mass, theirs_mass = alike, alike, 0.0, 0.0
-            if last_plays.size:
-                mine = last_plays[written if last_plays.shape[0] > 1 else 0]
+            state = number - head * size
+            pair, begin, end = first_pair + state * moves, reach_start[state], reach_start[state + 1]
+            mine_at, theirs_at = written * last_step, written * heads_step
+            if last_plays.size and (last_step or not weighed):
+                mine_mass = 0.0
                 for a in range(moves):
-                    mine_mass += mine[a]
-            if heads_play.size:
-                theirs = heads_play[written if heads_play.shape[0] > 1 else 0]
+                    mine_mass += last_plays[mine_at + a]
+            if heads_play.size and (heads_step or not weighed):
                 for t in range(heads):
-                    theirs_mass += theirs[t]
+                    weights[head_of[t]] = heads_play[theirs_at + t]
+                theirs_mass = _dot(weights, 0, ones, 0, lanes)
+            weighed = True
             # Without a chance on any joint action, each is as likely: then nobody has a choice.
             nobody = (last_plays.size and mine_mass == 0.0) or (heads_play.size and theirs_mass == 0.0)
             if nobody:
-                mine, theirs = alike, alike
-                mine_mass, theirs_mass = float(moves), float(heads)
-            best, action, count = -np.inf, 0, 0
+                for t in range(heads):
+                    weights[head_of[t]] = 1.0
+                weighed = False
+            best, action, total = -np.inf, 0, 0.0
             if heads_play.size or nobody:
-                for t in range(heads):
-                    weights[head_of[t]] = theirs[t]
+                for j in range(begin, end):
+                    worth[j] = _dot(work, turned + reach[j] * lanes, weights, 0, lanes)
                 for a in range(moves):
-                    values[a] = 0.0
+                    value = 0.0
                     for k in range(offsets[pair + a], offsets[pair + a + 1]):
-                        follows = nexts[k]
-                        if met[follows] != number:
-                            met[follows] = number
-                            worth[follows] = _dot(work, turned + follows * lanes, weights, 0, lanes)
-                        values[a] += chances[k] * worth[follows]
-                if last_plays.size or nobody:
-                    best = 0.0
-                    for a in range(moves):
-                        best += mine[a] * values[a]
-                    best /= mine_mass * theirs_mass
+                        value += chances[k] * worth[slot[k]]
+                    if nobody:
+                        total += value
+                    elif last_plays.size:
+                        total += last_plays[mine_at + a] * value
+                    elif value > best:
+                        best, action = value, a
+                if nobody:
+                    best = total / (moves * heads)
                 else:
-                    for a in range(moves):
-                        value = values[a] / theirs_mass
-                        if value > best:
-                            best, action = value, a
+                    best = (total / mine_mass if last_plays.size else best) / theirs_mass
             else:
+                for j in range(begin, end):
+                    worth[j] = 0.0
                 for a in range(moves):
+                    plays = last_plays[mine_at + a]
                     for k in range(offsets[pair + a], offsets[pair + a + 1]):
-                        follows = nexts[k]
-                        if met[follows] != number:
-                            met[follows], slot[follows] = number, count
-                            order[count], worth[count] = follows, 0.0
-                            count += 1
-                        worth[slot[follows]] += mine[a] * chances[k]
-                _mix(work, turned, lanes, order, worth, 0, count, mixed, 0, lanes)
+                        worth[slot[k]] += plays * chances[k]
+                _mix(work, turned, lanes, reach, worth, begin, end, mixed, 0, lanes)
                 for t in range(heads):
-                    value = mixed[head_of[t]] / mine_mass
+                    value = mixed[head_of[t]]
                     if value > best:
                         best, action = value, t
+                best /= mine_mass
             out[written], chosen[written] = best, action
             written += 1
     return OK, written

@@ -45,7 +45,8 @@ def _empty_stage(
 
 @kernel
 def push_products(
-    first: Any, stop: Any, last_plays: Any, heads_play: Any, head_of: Any,
+    first: Any, stop: Any, last_plays: Any, last_step: Any, heads_play: Any, heads_step: Any, head_of: Any,
+    reach_start: Any, reach: Any, slot: Any,
     sizes: Any, tails: Any, actions: Any, pair_start: Any, offsets: Any, nexts: Any, chances: Any, combos: Any,
     combo_start: Any, combo_source: Any, combo_action: Any, work_start: Any, lanes: Any, always: Any,
     node_at: Any, num_nodes: Any, block: Any, block_same: Any, mass: Any,
@@ -58,8 +59,8 @@ def push_products(
 
     Parameters
     ----------
-    last_plays, heads_play : (nodes, actions) float64
-        Policies of both sides; one row: of all nodes.
+    last_plays, heads_play : (nodes * actions,) float64
+        Policies of both sides.
     mass : (N,) float64
         On each node.
     work, staged, local : arrays
@@ -78,9 +79,7 @@ def push_products(
     size, moves, turned, first_pair = sizes[last], actions[last], work_start[last], pair_start[last]
     heads = combos[last - 1]
     mixed = work_start[last - 1]
-    weights, share, met = np.zeros(lanes), np.empty(size), np.full(size, -1, np.int64)
-    order = np.empty(size, np.int64)
-    alike = np.ones(max(moves, heads))
+    weights, share = np.zeros(lanes), np.empty(reach.size)
     row = 0
     for head in range(first // size, (stop + size - 1) // size):
         ready = False
@@ -113,34 +112,33 @@ def push_products(
                         )  # fmt: skip
                 local[:last] = staged[:last]
                 ready = True
-            mine = last_plays[plays if last_plays.shape[0] > 1 else 0]
-            theirs = heads_play[plays if heads_play.shape[0] > 1 else 0]
+            mine_at, theirs_at = plays * last_step, plays * heads_step
             mine_mass, theirs_mass = 0.0, 0.0
             for a in range(moves):
-                mine_mass += mine[a]
+                mine_mass += last_plays[mine_at + a]
             for t in range(heads):
-                theirs_mass += theirs[t]
-            if mine_mass == 0.0 or theirs_mass == 0.0:  # no chance on any joint action: each is as likely
-                mine, theirs, mine_mass, theirs_mass = alike, alike, float(moves), float(heads)
+                weights[head_of[t]] = heads_play[theirs_at + t]
+                theirs_mass += heads_play[theirs_at + t]
+            nobody = (
+                mine_mass == 0.0 or theirs_mass == 0.0
+            )  # no chance on any joint action: each is as likely
+            if nobody:
+                mine_mass, theirs_mass = float(moves), float(heads)
+                for t in range(heads):
+                    weights[head_of[t]] = 1.0
             scale = mass[node] / (mine_mass * theirs_mass)
-            for t in range(heads):
-                weights[head_of[t]] = scale * theirs[t]
-            pair, count = first_pair + (number - head * size) * moves, 0
+            state = number - head * size
+            pair = first_pair + state * moves
+            for j in range(reach_start[state], reach_start[state + 1]):
+                share[j] = 0.0
             for a in range(moves):
+                chance = scale if nobody else scale * last_plays[mine_at + a]
                 for k in range(offsets[pair + a], offsets[pair + a + 1]):
-                    follows = nexts[k]
-                    if met[follows] != number:
-                        met[follows] = number
-                        share[follows] = 0.0
-                        order[count] = follows
-                        count += 1
-                    share[follows] += mine[a] * chances[k]
-            for k in range(count):
-                chance = share[order[k]]
-                place = turned + order[k] * lanes
-                to = work[place : place + lanes]
+                    share[slot[k]] += chance * chances[k]
+            for j in range(reach_start[state], reach_start[state + 1]):
+                chance, place = share[j], turned + reach[j] * lanes
                 for i in range(lanes):
-                    to[i] += chance * weights[i]
+                    work[place + i] += chance * weights[i]
         if ready:
             for combo in range(heads):
                 for state in range(size):

@@ -47,6 +47,10 @@ class Stages:
         Where each stage begins in a thread's buffer; the last is what is turned round for the last component.
     work : int
         Numbers in a thread's buffer.
+    reach_start, reach : (size + 1,), (n,) int64
+        Where the local states begin that each of the last component leads to by any action, and these.
+    slot : (outcomes,) int64
+        Where an outcome of the last component is among them.
     """
 
     sizes: NDArray[np.int64]
@@ -67,6 +71,9 @@ class Stages:
     lanes: int
     work_start: NDArray[np.int64]
     work: int
+    reach_start: NDArray[np.int64]
+    reach: NDArray[np.int64]
+    slot: NDArray[np.int64]
 
     @classmethod
     def of(cls, components: Sequence[Component], num_actions: Sequence[int]) -> Stages:
@@ -111,6 +118,7 @@ class Stages:
             lanes,
             as_input(starts[:-1], np.int64),
             int(starts[-1]),
+            *_reached(components[-1], int(outcomes[-1])),
         )
 
     @property
@@ -141,6 +149,18 @@ class Stages:
             np.empty(len(self.sizes), np.int64),
             np.empty(self.lanes, np.uint8),
         )
+
+
+def _reached(
+    part: Component, outcomes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Find the local states that each leads to; `outcomes` is that of all components, the last ones being the part's."""
+    state = np.repeat(np.arange(part.num_pairs) // part.num_actions, np.diff(part.offsets))
+    found, place = np.unique(state * part.size + part.next_state, return_inverse=True)
+    start = np.searchsorted(found, np.arange(part.size + 1) * part.size)
+    slot = np.zeros(outcomes, np.int64)
+    slot[outcomes - len(place) :] = place.reshape(-1)
+    return as_input(start, np.int64), as_input(found % part.size, np.int64), as_input(slot, np.int64)
 
 
 def _extend(
