@@ -109,7 +109,14 @@ class TrainConfig:
         "nats a nat",
         "Cross-entropy that a nat of the policy's entropy is worth.",
     )
-    lr: float = setting(SoftRolloutPIConfig.lr, "weight a step", "Step size of Adam in the staircase.")
+    lr: float = setting(
+        SoftRolloutPIConfig.lr, "weight a step", "Step size of Adam in the staircase, at first in each phase."
+    )
+    lr_decay: float = setting(
+        SoftRolloutPIConfig.lr_decay,
+        "fraction",
+        "Fraction of a phase, at its end, over which lr falls linearly to 0; 0: it stays.",
+    )
     candidate_actions: int | None = setting(
         SoftRolloutPIConfig.candidate_actions,
         "actions",
@@ -172,6 +179,7 @@ class TrainConfig:
         self._check("entropy_coef", 0 <= self.entropy_coef < float("inf"), "at least 0")
         self._check("level0_held_out", 0 <= self.level0_held_out < 1, "at least 0 and below 1")
         self._check("discount", 0 <= self.discount <= 1, "from 0 to 1")
+        self._check("lr_decay", 0 <= self.lr_decay <= 1, "from 0 to 1")
         self._check("seed", 0 <= self.seed < 1 << 64, "from 0 to 2^64 - 1")
 
     def _check(self, name: str, good: bool, what: str) -> None:
@@ -255,6 +263,7 @@ class TrainConfig:
             temperature=self.temperature,
             entropy_coef=self.entropy_coef,
             lr=self.lr,
+            lr_decay=self.lr_decay,
             candidate_actions=self.candidate_actions,
             print_every=self.print_every,
             seed=self.seed,

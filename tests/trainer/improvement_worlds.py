@@ -187,6 +187,6 @@ def equal_weights(first: OpponentMLP, second: OpponentMLP) -> bool:
 def small_config(**changes: Any) -> SoftRolloutPIConfig:
     settings = {
         "root_state_samples": 40, "batch": 16, "n_rollouts": 3, "horizon": 4, "temperature": 0.1,
-        "discount": 0.9, "seed": 5, "print_every": 0, "lr": 0.01,
+        "discount": 0.9, "seed": 5, "print_every": 0, "lr": 0.01, "lr_decay": 0.0,
     }  # fmt: skip
     return SoftRolloutPIConfig(**{**settings, **changes})

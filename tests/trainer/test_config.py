@@ -24,14 +24,14 @@ class TestDefaults:
     def test_every_setting_of_a_stage_reaches_it(self):
         changed = TrainConfig(
             batch=7, n_rollouts=3, horizon=4, discount=0.5, temperature=2.0, entropy_coef=0.1, lr=0.5,
-            candidate_actions=2, print_every=9, seed=11, levels=3, agent_root_state_samples=20,
+            lr_decay=0.25, candidate_actions=2, print_every=9, seed=11, levels=3, agent_root_state_samples=20,
             team_root_state_samples=30, level0_epochs=5, level0_batch=6, level0_lr=0.25, level0_held_out=0.5,
         )  # fmt: skip
         assert changed.staircase() == StaircaseConfig(
             3, 20, 30,
             SoftRolloutPIConfig(
                 batch=7, n_rollouts=3, horizon=4, discount=0.5, temperature=2.0, entropy_coef=0.1, lr=0.5,
-                candidate_actions=2, print_every=9, seed=11,
+                lr_decay=0.25, candidate_actions=2, print_every=9, seed=11,
             ),
         )  # fmt: skip
         assert changed.level0() == Level0Config(epochs=5, batch=6, lr=0.25, held_out=0.5, seed=11)

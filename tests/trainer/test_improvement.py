@@ -233,6 +233,25 @@ def test_imagined_steps_count_evaluated_actions(pursuit: World, random_world: Wo
     assert run(trained).metrics()["imagined_steps"] == evaluated * 3 * 4
 
 
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [(0.0, [4, 4, 4, 4, 4]), (1.0, [4, 3.2, 2.4, 1.6, 0.8]), (0.5, [4, 4, 4, 3.2, 1.6])],
+)
+def test_lr_falls_over_the_end_of_a_phase(
+    pursuit: World, decay: float, expected: list[float], tmp_path: Path
+) -> None:
+    # taken up anew before every update
+    config = small_config(root_state_samples=10, batch=2, lr=4e-3, lr_decay=decay)
+    trained, used = improver(pursuit, config=config), []
+    while not trained.finished:
+        trained.step()
+        used.append(1e3 * trained.optimizer.lr)
+        torch.save(trained.state_dict(), tmp_path / "state.pt")
+        trained = improver(pursuit, config=config)
+        trained.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert used == pytest.approx(expected)
+
+
 def test_every_metric_is_defined(pursuit: World) -> None:
     trained = improver(pursuit)
     trained.step()
@@ -371,6 +390,7 @@ def test_every_setting_has_a_unit_and_a_sentence() -> None:
     "wrong",
     [{"root_state_samples": 0}, {"batch": 0}, {"n_rollouts": 0}, {"horizon": 0}, {"discount": 1.01},
      {"discount": -0.1}, {"temperature": 0.0}, {"entropy_coef": -1e-9}, {"lr": 0.0}, {"lr": math.nan},
+     {"lr_decay": 1.01}, {"lr_decay": -0.1},
      {"candidate_actions": 0}, {"print_every": -1}, {"seed": -1}, {"temperature": math.inf}],
 )  # fmt: skip
 def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:

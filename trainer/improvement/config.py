@@ -34,7 +34,9 @@ class SoftRolloutPIConfig:
     entropy_coef : float
         Nats of cross-entropy that a nat of the policy's entropy is worth; at least 0.
     lr : float
-        Step size of Adam.
+        Step size of Adam at first.
+    lr_decay : float
+        Fraction of the updates, 0 to 1, the last of which `lr` falls over, linearly to 0; 0: it stays.
     candidate_actions : int or None
         Actions evaluated at a root at most, drawn without replacement from the legal ones; None: all legal.
     print_every : int
@@ -61,7 +63,10 @@ class SoftRolloutPIConfig:
     entropy_coef: float = setting(
         0.005, "nats a nat", "Cross-entropy that a nat of the policy's entropy is worth."
     )
-    lr: float = setting(1e-3, "weight a step", "Step size of Adam.")
+    lr: float = setting(1e-3, "weight a step", "Step size of Adam at first.")
+    lr_decay: float = setting(
+        0.5, "fraction", "Fraction of a phase, at its end, over which lr falls linearly to 0; 0: it stays."
+    )
     candidate_actions: int | None = setting(
         None, "actions", "Actions evaluated at a root at most, drawn from the legal ones; none: all legal."
     )
@@ -80,6 +85,7 @@ class SoftRolloutPIConfig:
         self._check("temperature", 0 < self.temperature < float("inf"), "above 0")
         self._check("entropy_coef", 0 <= self.entropy_coef < float("inf"), "at least 0")
         self._check("lr", 0 < self.lr < float("inf"), "above 0")
+        self._check("lr_decay", 0 <= self.lr_decay <= 1, "from 0 to 1")
         cap = self.candidate_actions
         self._check("candidate_actions", cap is None or cap >= 1, "at least 1, or None for all legal actions")
         self._check("print_every", self.print_every >= 0, "at least 0")
@@ -89,6 +95,12 @@ class SoftRolloutPIConfig:
     def num_updates(self) -> int:
         """Updates that `root_state_samples` make, ``ceil(root_state_samples / batch)``."""
         return -(-self.root_state_samples // self.batch)
+
+    def lr_at(self, update: int) -> float:
+        """Return the step size of an update, from 0; above 0 for each."""
+        if not self.lr_decay:
+            return self.lr
+        return self.lr * min(1.0, (1 - update / self.num_updates) / self.lr_decay)
 
     def _check(self, name: str, good: bool, what: str) -> None:
         if not good:

@@ -212,6 +212,8 @@ class SoftRolloutImprover:
                     f"{self.phase.label}: the objective is {value} after {self.updates} updates",
                     "Its training diverged: lower lr, or raise temperature.",
                 )
+            # by batches drawn, not successful updates: it has fallen when the budget is used
+            self.optimizer.lr = self.config.lr_at(self.roots // self.config.batch)
             self.optimizer.step()
         self.updates += 1
         self._evaluated += int((roots.candidates >= 0).sum())
