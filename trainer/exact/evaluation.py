@@ -13,6 +13,7 @@ from trainer.exact.model import ExactModel
 from trainer.exact.named import NamedPolicy
 from trainer.exact.problems import Problem
 from trainer.exact.reaching import Reached, reach
+from trainer.tables import Side
 
 __all__ = ["Horizon", "Means", "PairValues", "Summary", "evaluate_pair", "evaluate_reach"]
 
@@ -153,36 +154,40 @@ def evaluate_pair(
     Returns
     -------
     PairValues
-        Memory: 16 bytes a node for each of four values and of every agent's, and 24 more.
+        Memory: 16 bytes a node for each best response and each return, and 24 more.
     """
     mine, theirs = agent.probabilities, team.probabilities
-    problems = [
-        Problem(mine, theirs, "agent"),
-        Problem(mine, theirs, "team"),
-        Problem(None, theirs),
-        Problem(mine, None),
-    ]
     names = model.graph.agents if every_agent else ()
-    problems += [Problem(mine, theirs, number) for number in range(len(names))]
+    counted: list[Side | int] = list(range(len(names))) if every_agent else ["agent", "team"]
     found = model.solve(
-        problems, horizon=horizon.steps, discount=horizon.discount, tolerance=horizon.tolerance
+        [Problem(None, theirs), Problem(mine, None), *(Problem(mine, theirs, whose) for whose in counted)],
+        horizon=horizon.steps,
+        discount=horizon.discount,
+        tolerance=horizon.tolerance,
     )
-    means = [summary.of(each.values, each.error) for each in found]
-    keys = ["agent_return", "team_return", "agent_best", "team_best", *(f"return_{name}" for name in names)]
-    arrays: dict[str, NDArray[Any]] = {key: each.values for key, each in zip(keys, found, strict=True)}
-    for key, each in (("agent_best_action", found[2]), ("team_best_action", found[3])):
+    best, returns = found[:2], found[2:]
+    plays = {"agent_return": returns[0].values, "team_return": returns[-1].values}
+    if every_agent:  # sums of rewards have sums of returns
+        plays["agent_return"] = returns[model.focal_agent].values
+        others = [each.values for number, each in enumerate(returns) if number != model.focal_agent]
+        plays["team_return"] = np.add.reduce(others) / len(others)
+    means = {name: summary.of(values, returns[0].error) for name, values in plays.items()}
+    means |= {
+        f"{side}_best": summary.of(best[k].values, best[k].error) for k, side in enumerate(("agent", "team"))
+    }
+    arrays: dict[str, NDArray[Any]] = {**plays, "agent_best": best[0].values, "team_best": best[1].values}
+    if every_agent:
+        arrays |= {f"return_{name}": each.values for name, each in zip(names, returns, strict=True)}
+    for key, each in (("agent_best_action", best[0]), ("team_best_action", best[1])):
         assert each.actions is not None
         arrays[key] = each.actions
     return PairValues(
         agent=agent.name,
         team=team.name,
-        agent_return=means[0],
-        team_return=means[1],
-        agent_best=means[2],
-        team_best=means[3],
-        agent_gain=summary.gain(means[2], means[0]),
-        team_gain=summary.gain(means[3], means[1]),
-        returns=dict(zip(names, means[4:], strict=True)),
+        **means,
+        agent_gain=summary.gain(means["agent_best"], means["agent_return"]),
+        team_gain=summary.gain(means["team_best"], means["team_return"]),
+        returns={name: summary.of(arrays[f"return_{name}"], returns[0].error) for name in names},
         arrays=arrays,
         sweeps=found[0].sweeps,
     )
