@@ -1,8 +1,7 @@
 """The compiled forward pass of an `OpponentMLP`: states in, probabilities out, a small block of states at a time.
 
 Between the layers nothing leaves a core's cache. Every state's numbers are sums in one order, whatever its
-neighbours are, so they don't depend on what is evaluated beside it. The matrix products are register tiles as in
-Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008.
+neighbours are, so they don't depend on what is evaluated beside it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils as untyped_cgutils
-from numba.core import types
 
-from omstore.compiled import inlined_kernel, intrinsic, kernel
+from omstore.compiled import inlined_kernel, kernel
+from trainer.register_tiles import LANES, ROWS, active_units, tile
 
 __all__ = ["NARROW", "WIDE", "evaluate", "list_bits"]
 
@@ -23,12 +20,8 @@ WIDE = 16
 NARROW = 8
 """The same of a layer with no more outputs than this."""
 
-_LANES = 8  # float32 of a vector
-_ROWS = 6  # states of a wide tile: 12 sums, 2 vectors of weights and an input fit into 16 registers
 _NARROW_ROWS = 8
 _BLOCK = 48  # states at a time, a multiple of both: their hidden units take 24 KiB a layer
-
-cgutils: Any = untyped_cgutils
 
 _LOG2E = np.float32(1.44269504)
 _LN2_HIGH = np.float32(0.693359375)
@@ -36,133 +29,9 @@ _LN2_LOW = np.float32(-2.12194440e-4)
 _ROUNDING = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds to a whole number, kept in the lowest bits
 _LEAST = np.float32(-87.0)  # exp of it is the smallest that isn't denormal
 
-
-def _tile(rows: int, vectors: int, rectified: bool) -> Any:
-    """Make the product of `rows` states and a panel of `vectors` * 8 outputs, with all sums in registers."""
-
-    @intrinsic
-    def tile(
-        typing: Any,
-        inputs: Any,
-        start: Any,
-        stride: Any,
-        active: Any,
-        first_active: Any,
-        count: Any,
-        weights: Any,
-        panel: Any,
-        bias: Any,
-        first_bias: Any,
-        out: Any,
-        place: Any,
-        out_stride: Any,
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def at(array: int, position: int) -> Any:
-                made = context.make_array(signature.args[array])(context, builder, arguments[array])
-                return builder.gep(made.data, [arguments[position]])
-
-            function = _tile_function(builder.module, rows, vectors, rectified)
-            builder.call(
-                function,
-                [
-                    at(0, 1),
-                    arguments[2],
-                    at(3, 4),
-                    arguments[5],
-                    at(6, 7),
-                    at(8, 9),
-                    at(10, 11),
-                    arguments[12],
-                ],
-            )
-            return context.get_dummy_value()
-
-        whole = types.int64
-        signature = types.void(
-            inputs, whole, whole, active, whole, whole, weights, whole, bias, whole, out, whole, whole
-        )
-        return signature, generate
-
-    return tile
-
-
-def _tile_function(module: Any, rows: int, vectors: int, rectified: bool) -> Any:
-    """Find or write the function of a tile: one of its own, so that all registers are for its loop."""
-    single, whole = ir.FloatType(), ir.IntType(64)
-    singles, wholes = single.as_pointer(), whole.as_pointer()
-    vector = ir.VectorType(single, _LANES)
-    function = cgutils.get_or_insert_function(
-        module,
-        ir.FunctionType(ir.VoidType(), [singles, whole, wholes, whole, singles, singles, singles, whole]),
-        f"omstore_tile_{rows}_{vectors}_{rectified:d}",
-    )
-    if function.blocks:
-        return function
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    inputs, stride, active, count, panel, bias, out, out_stride = function.args
-    multiply_add = cgutils.get_or_insert_function(
-        module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{_LANES}f32"
-    )
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    zeros = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), None)
-    nothing = ir.Constant(vector, ir.Undefined)
-
-    def vector_at(pointer: Any, number: int) -> Any:
-        place = builder.gep(pointer, [ir.Constant(whole, number * _LANES)])
-        return builder.bitcast(place, vector.as_pointer())
-
-    def row_of(pointer: Any, apart: Any, number: int) -> Any:
-        return builder.gep(pointer, [builder.mul(apart, ir.Constant(whole, number))])
-
-    states = [row_of(inputs, stride, number) for number in range(rows)]
-    begin = [builder.load(vector_at(bias, number), align=4) for number in range(vectors)]
-    entry = builder.block
-    loop, done = builder.append_basic_block("loop"), builder.append_basic_block("done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    step = builder.phi(whole)
-    sums = [[builder.phi(vector) for _ in range(vectors)] for _ in range(rows)]
-    unit = builder.load(builder.gep(active, [step]))
-    own = builder.gep(panel, [builder.mul(unit, ir.Constant(whole, vectors * _LANES))])
-    weights = [builder.load(vector_at(own, number), align=4) for number in range(vectors)]
-    added = []
-    for state, partial in zip(states, sums, strict=True):
-        value = builder.insert_element(
-            nothing, builder.load(builder.gep(state, [unit])), ir.Constant(ir.IntType(32), 0)
-        )
-        splat = builder.shuffle_vector(value, nothing, zeros)
-        added.append(
-            [builder.call(multiply_add, [splat, w, p]) for w, p in zip(weights, partial, strict=True)]
-        )
-        if vectors > 1:
-            # Nothing, but loads don't cross it: done ahead, they would take the registers that sums are in.
-            builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
-    following = builder.add(step, ir.Constant(whole, 1))
-    step.add_incoming(ir.Constant(whole, 0), entry)
-    step.add_incoming(following, loop)
-    for partial, result in zip(sums, added, strict=True):
-        for k in range(vectors):
-            partial[k].add_incoming(begin[k], entry)
-            partial[k].add_incoming(result[k], loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-    builder.position_at_end(done)
-    for number, result in enumerate(added):
-        place = row_of(out, out_stride, number)
-        for k in range(vectors):
-            value = result[k]
-            if rectified:
-                nought = ir.Constant(vector, [0.0] * _LANES)
-                value = builder.select(builder.fcmp_ordered("<", value, nought), nought, value)
-            builder.store(value, vector_at(place, k), align=4)
-    builder.ret_void()
-    return function
-
-
-_hidden_tile = _tile(_ROWS, WIDE // _LANES, rectified=True)
-_wide_tile = _tile(_ROWS, WIDE // _LANES, rectified=False)
-_narrow_tile = _tile(_NARROW_ROWS, NARROW // _LANES, rectified=False)
+_hidden_tile = tile(ROWS, WIDE // LANES, rectified=True)
+_wide_tile = tile(ROWS, WIDE // LANES, rectified=False)
+_narrow_tile = tile(_NARROW_ROWS, NARROW // LANES, rectified=False)
 
 
 @kernel
@@ -200,25 +69,6 @@ def list_bits(packed: Any, width: int, out: Any) -> Any:
     return most
 
 
-@intrinsic
-def _active_units(typing: Any, values: Any, at: Any, width: Any) -> Any:
-    """Bits of 8 units that aren't 0 in all of `_ROWS` states, `width` apart; no value is negative."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        vector = ir.VectorType(data.type.pointee, _LANES)
-        total, place = None, arguments[1]
-        for _ in range(_ROWS):
-            pointer = builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
-            own = builder.load(pointer, align=4)
-            total = own if total is None else builder.fadd(total, own)
-            place = builder.add(place, arguments[2])
-        bits = builder.fcmp_unordered("!=", total, ir.Constant(vector, [0.0] * _LANES))
-        return builder.zext(builder.bitcast(bits, ir.IntType(_LANES)), ir.IntType(64))
-
-    return types.int64(values, types.int64, types.int64), generate
-
-
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 _NUMBER_OF_BITS = _BITS.sum(axis=1).astype(np.int64)
 _PLACES = np.argsort(1 - _BITS, axis=1, kind="stable").astype(np.int64)
@@ -229,9 +79,9 @@ _PLACES = np.argsort(1 - _BITS, axis=1, kind="stable").astype(np.int64)
 def _list_active(values: Any, first: Any, width: Any, active: Any, at: Any) -> Any:
     """List the units that aren't 0 in all states of a tile: only these add anything. At least one is listed."""
     count: Any = np.int64(0)
-    for k in range(0, width, _LANES):
-        bits = _active_units(values, first + k, width)
-        for j in range(_LANES):  # those that are too many are written over
+    for k in range(0, width, LANES):
+        bits = active_units(values, first + k, width)
+        for j in range(LANES):  # those that are too many are written over
             active[np.uint64(at + count + j)] = k + _PLACES[bits, j]
         count += _NUMBER_OF_BITS[bits]
     if count == 0:
@@ -327,9 +177,9 @@ def evaluate(
     bits = scaled.view(np.int32)
     inputs = np.zeros(_BLOCK * components, np.float32)
     prefix = np.empty(width, np.float32)
-    listed = width + _LANES
-    active = np.empty(_BLOCK // _ROWS * listed, np.int64)
-    counts = np.empty(_BLOCK // _ROWS, np.int64)
+    listed = width + LANES
+    active = np.empty(_BLOCK // ROWS * listed, np.int64)
+    counts = np.empty(_BLOCK // ROWS, np.int64)
     every = np.arange(max(hidden, components))
     wrong: Any = np.int64(0)
     most = positions.shape[1] - 1
@@ -360,17 +210,17 @@ def evaluate(
                 for j in range(components):
                     inputs[i * components + j] = states[start + i, j]
             for panel in range(0, width, WIDE):
-                for i in range(0, some, _ROWS):
+                for i in range(0, some, ROWS):
                     _hidden_tile(
                         inputs, i * components, components, every, 0, components,
                         first.reshape(-1), panel * components, first_bias, panel, one, i * width + panel, width,
                     )  # fmt: skip
-        for group in range(0, some, _ROWS):
-            which = group // _ROWS
+        for group in range(0, some, ROWS):
+            which = group // ROWS
             counts[which] = _list_active(one, group * width, width, active, which * listed)
         for panel in range(0, width, WIDE):
-            for group in range(0, some, _ROWS):
-                which = group // _ROWS
+            for group in range(0, some, ROWS):
+                which = group // ROWS
                 _hidden_tile(
                     one, group * width, width, active, which * listed, counts[which],
                     second, panel * hidden, second_bias, panel, two, group * width + panel, width,
@@ -382,7 +232,7 @@ def evaluate(
                     logits, group * outputs, outputs,
                 )  # fmt: skip
         else:
-            for group in range(0, some, _ROWS):
+            for group in range(0, some, ROWS):
                 for panel in range(0, outputs, WIDE):
                     _wide_tile(
                         two, group * width, width, every, 0, hidden, head, panel * hidden, head_bias, panel,
