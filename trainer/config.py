@@ -39,7 +39,8 @@ class TrainConfig:
     focal_agent: str | None = setting(
         None,
         "name or number",
-        "Agent that learns against the others; none: the one whose observations are the replay's states, else agent 0.",
+        "Agent that learns against the others; none: the first whose observations are the replay's states and whose "
+        "team's mean reward isn't always the same.",
     )
     representation: Literal["observation", "state"] = setting(
         "observation",

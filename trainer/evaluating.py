@@ -32,6 +32,7 @@ from trainer.exact.named import NamedPolicies, Networks
 from trainer.exact.reaching import Reached, done_nodes
 from trainer.exact.values import write_values
 from trainer.exact.visiting import visits
+from trainer.focal_agent import choose_focal_agent
 from trainer.joint_actions import find_agent
 from trainer.tables import PolicyTabulator
 
@@ -57,7 +58,7 @@ class EvaluateOptions:
         Policies by name (`NamedPolicies.find`). None: the trained ones, of the team the highest level; uniform ones
         where nothing was trained.
     focal_agent : int, str or None
-        None: that of the artifact, else of the replay, else agent 0.
+        None: that of the artifact, else what training would take (`choose_focal_agent`).
     horizon : int or None
         Steps of returns. None: those that training used, else 10.
     converge : bool
@@ -314,8 +315,7 @@ class _Evaluation:
             return find_agent(self.graph.agents, given)
         if self.stack is not None:
             return int(self.stack.document["focal_agent"])
-        recorded = self.store.manifest.replay.get("focal")
-        return self.graph.agents.index(recorded) if recorded in self.graph.agents else 0
+        return choose_focal_agent(self.store).number
 
     def _horizon(self) -> Horizon:
         options, defaults = self.options, TrainConfig()

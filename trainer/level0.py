@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import omstore
 from omstore.errors import StoreNotFoundError, UsageError
+from trainer.focal_agent import choose_focal_agent
 from trainer.joint_actions import JointActions, find_agent
 
 __all__ = ["Level0Chunk", "Level0Dataset", "Representation", "extract_level0_dataset"]
@@ -159,7 +160,7 @@ class Level0Dataset:
 def extract_level0_dataset(
     store: omstore.Store,
     *,
-    focal_agent: int | str = 0,
+    focal_agent: int | str | None = None,
     chunk: int = 1 << 15,
     representation: Representation = "observation",
 ) -> Level0Dataset:
@@ -174,8 +175,8 @@ def extract_level0_dataset(
     ----------
     store : Store
         With a replay.
-    focal_agent : int or str
-        Number or name.
+    focal_agent : int or str, optional
+        Number or name; None: see `choose_focal_agent`.
     chunk : int
         Transitions at a time.
     representation : {"observation", "state"}
@@ -192,5 +193,8 @@ def extract_level0_dataset(
     UsageError
         If there is no such agent, or only one.
     """
-    focal = find_agent(store.manifest.agents, focal_agent)
+    if focal_agent is None:
+        focal = choose_focal_agent(store, chunk=chunk).number
+    else:
+        focal = find_agent(store.manifest.agents, focal_agent)
     return Level0Dataset(store, focal, chunk, representation)

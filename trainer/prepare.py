@@ -16,7 +16,7 @@ from omstore.memory import format_bytes
 from trainer.adapter import GraphWorldModelAdapter
 from trainer.buffer import OMBuffer
 from trainer.config import TrainConfig
-from trainer.joint_actions import find_agent
+from trainer.focal_agent import choose_focal_agent
 from trainer.level0 import Level0Dataset, Representation, extract_level0_dataset
 
 __all__ = ["OMTrainingInputs", "prepare_om_training_inputs"]
@@ -79,7 +79,7 @@ def prepare_om_training_inputs(
     export : path
         An export's folder.
     focal_agent : int or str, optional
-        Number or name; None: the agent whose observations are the replay's states, else agent 0.
+        Number or name; None: see `choose_focal_agent`.
     capacity : int, optional
         Samples in the buffer: the newest that many. None: all.
     strict : bool
@@ -119,8 +119,10 @@ def prepare_om_training_inputs(
     graph = store.graph
     if graph is None:
         raise StoreNotFoundError(f"{store.path} has a replay but no graph", _next_step(export))
-    focal = _focal_agent(store, focal_agent)
-    # opened for itself, so that the chunks it decoded last go with it
+    # opened for themselves, so that the chunks decoded last go with each
+    passing = omstore.open(store.path, allow_model_import=allow_model_import)
+    chosen = choose_focal_agent(passing, focal_agent, chunk=chunk)
+    focal = chosen.number
     passing = omstore.open(store.path, allow_model_import=allow_model_import)
     data = extract_level0_dataset(passing, focal_agent=focal, chunk=chunk, representation=representation)
     _check_width(data, graph)
@@ -140,7 +142,7 @@ def prepare_om_training_inputs(
         buffer.add_packed(part.stored, part.action)
         tick(len(part))
     buffer.graph_state_idx = data.replay.nodes[len(data) - held :]
-    notes = []
+    notes = [chosen.note] if chosen.note else []
     if data.observed:
         notes.append(
             f"level 0 learns from what {graph.agents[focal]} observed, which differs from the states of the graph "
@@ -167,14 +169,6 @@ def _next_step(export: Path) -> str:
         f"Put {_PICKLE} and wm/D.pkl there and run `omstore convert {export}`, or build it from a model: "
         f"omstore build pursuit --agents 3 {export} --transitions 1000000"
     )
-
-
-def _focal_agent(store: omstore.Store, given: int | str | None) -> int:
-    agents = store.manifest.agents
-    if given is not None:
-        return find_agent(agents, given)
-    recorded = store.manifest.replay.get("focal")
-    return agents.index(recorded) if recorded in agents else 0
 
 
 def _check_width(data: Level0Dataset, graph: omstore.Graph) -> None:

@@ -34,9 +34,10 @@ def make_export(
     strangers: tuple[int, ...] = (),
     nodes: int = 40,
     graph: bool = True,
+    rewards: np.ndarray | None = None,
 ) -> MadeExport:
     """A random graph of three agents and a replay of random transitions; those in `strangers` are in states that
-    the graph hasn't."""
+    the graph hasn't. Rewards, (transitions, 3), are those of the replay alone; None: 0."""
     world = RandomGraph(nodes, NUM_ACTIONS, width=13, seed=4)
     rng = np.random.default_rng(6)
     states = world.vectors(rng.integers(0, nodes, transitions)).copy()
@@ -62,5 +63,6 @@ def make_export(
                 done=found.done,
             )
         if transitions:
-            writer.add_transitions(states, joint_actions, world.vectors(rng.integers(0, nodes, transitions)))
+            after = world.vectors(rng.integers(0, nodes, transitions))
+            writer.add_transitions(states, joint_actions, after, rewards)
     return MadeExport(export, world, states, joint_actions)
