@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.compiled import inner_kernel, kernel
+from omstore.rows.patterns import NO_PATTERN
 
 __all__ = [
     "BAD_BLOCK",
@@ -21,8 +22,6 @@ __all__ = [
 ]
 
 OK, BAD_NODE, BAD_CODE, BAD_BLOCK = 0, 1, 2, 3
-
-_FACTORS = (1 << 32) - 1  # among patterns: the row factors
 
 
 class Patterns(NamedTuple):
@@ -110,7 +109,7 @@ def back_up_rows(
             status, worth = OK, 0.0
             for joint in range(num_joint):
                 pattern = np.int64(patterns.block_pattern[which, joint])
-                if pattern == _FACTORS:
+                if pattern == NO_PATTERN:
                     continue
                 if same < 0 or joint == 0:
                     status, worth = _row_of_pattern(node, pattern, num_nodes, product, gain, start, patterns)

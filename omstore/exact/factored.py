@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
-from omstore.exact import exception_kernels, factored_kernels, push_kernels
-from omstore.exact.exception_kernels import Patterns
+from omstore.exact import exception_kernels, factored_kernels, push_kernels, respond_kernels
+from omstore.exact.exceptions import marked_are_exceptions, patterns_of
 from omstore.exact.factored_kernels import Buffers
 from omstore.exact.gains import Gains, Terms, Valuation
 from omstore.exact.orders import check_places, moved_last
@@ -66,7 +66,7 @@ class FactoredSource(RowSource):
         self._stages = stages
         self._product, self._node_at = places
         self._turned: dict[int, FactoredSource] = {}
-        self._patterns = _patterns(graph, encoding)
+        self._patterns = patterns_of(graph, encoding)
         self._partly = bool((self._patterns.block_same < 0).any())
 
     @classmethod
@@ -91,7 +91,7 @@ class FactoredSource(RowSource):
         if probability.level not in ("graph", "outcome", "rows"):
             return None
         encoding.check_probabilities(Probabilities(probability.level, probability.values))
-        if terms.marks and not _marked_are_exceptions(terms, encoding):
+        if terms.marks and not marked_are_exceptions(terms, encoding):
             return None
         stages = Stages.of(encoding.components, encoding.factoring.num_actions)
         if 8 * stages.work > _WORK_BYTES:
@@ -242,7 +242,7 @@ class FactoredSource(RowSource):
             out, chosen = np.empty(count), np.empty(count, np.int64)
             plays = (*own, *other) if own_is_last else (*other, *own)
             arguments: list[Any] = [begin, end, *plays, head_of, *reached, *contracted, out, chosen]
-            _raise(*factored_kernels.respond_products(*arguments))
+            _raise(*respond_kernels.respond_products(*arguments))
             self._except_nodes(begin, end, gains, out, chosen)
             self._check(nodes, out)
             yield nodes, out, chosen
@@ -346,45 +346,9 @@ def _flat(block: NDArray[np.float64] | None) -> tuple[NDArray[np.float64], int]:
     return as_input(block.reshape(-1), np.float64), block.shape[1] if len(block) > 1 else 0
 
 
-def _patterns(graph: Graph, encoding: FactoredRows) -> Patterns:
-    """Lay out the rows that don't factor."""
-    exceptions = encoding.exceptions
-    nothing = as_input(np.empty(0), np.uint32)
-    if exceptions is None:
-        none = as_input(np.empty(0), np.uint64)
-        return Patterns(
-            nothing,
-            as_input(np.empty((0, 1)), np.uint32),
-            as_input(np.empty(0), np.int64),
-            none,
-            as_input(np.empty(0), np.int32),
-            nothing,
-            none,
-            as_input(np.empty(0), np.uint8),
-            as_input(np.empty(0), np.float64),
-        )
-    patterns = exceptions.block_pattern
-    same = np.where((patterns == patterns[:, :1]).all(axis=1), patterns[:, 0].astype(np.int64), -1)
-    same[same == NO_PATTERN] = -1
-    chances = encoding.exception_probability
-    return Patterns(
-        encoding.block,
-        patterns,
-        as_input(same, np.int64),
-        exceptions.pattern_offsets,
-        exceptions.delta,
-        exceptions.pattern_list,
-        exceptions.list_offsets,
-        exceptions.list_code,
-        as_input(
-            np.asarray(graph.attribute("probability").values if chances is None else chances), np.float64
-        ),
-    )
-
-
 def _raise(status: int, node: int) -> None:
     """Raise the error for what a kernel found wrong with a node."""
-    if status == factored_kernels.OK:
+    if status == exception_kernels.OK:
         return
     reason = {
         exception_kernels.BAD_NODE: "a next node doesn't exist",
@@ -392,17 +356,3 @@ def _raise(status: int, node: int) -> None:
         exception_kernels.BAD_BLOCK: "its block of patterns doesn't exist",
     }[status]
     raise CorruptStoreError(f"rows: node {node} is damaged: {reason}", _HINT)
-
-
-def _marked_are_exceptions(terms: Terms, encoding: FactoredRows) -> bool:
-    """Whether all rows of nodes with a reward of their own are patterns."""
-    marked = terms.marked_nodes()
-    if not marked.any():
-        return True
-    if encoding.exceptions is None:
-        return False
-    blocks = np.asarray(encoding.block)[marked].astype(np.int64)
-    if int(blocks.max()) > encoding.exceptions.num_blocks:
-        raise CorruptStoreError("rows/exceptions/block names a block that doesn't exist", _HINT)
-    whole = np.concatenate(([False], (encoding.exceptions.block_pattern != NO_PATTERN).all(axis=1)))
-    return bool(whole[blocks].all())

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import inner_kernel, kernel
+from omstore.exact.exception_kernels import BAD_BLOCK, OK
 
-__all__ = ["BAD_BLOCK", "OK", "push_edges", "push_products"]
-
-OK, BAD_BLOCK = 0, 3  # as in omstore.exact.exception_kernels
+__all__ = ["push_edges", "push_products"]
 
 
 @inner_kernel
@@ -55,7 +54,7 @@ def push_products(
     """Move the mass on nodes with product numbers first..stop-1 whose rows factor; all of these are legal.
 
     One side is the last component's agent, the other all others. Arguments as for
-    `omstore.exact.factored_kernels.respond_products`, but:
+    `omstore.exact.respond_kernels.respond_products`, but:
 
     Parameters
     ----------

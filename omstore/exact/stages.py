@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.compiled import as_input
-from omstore.exact.factored_kernels import LANES, Buffers, Plan
+from omstore.exact.factored_kernels import Buffers, Plan
+from omstore.exact.vector_sums import LANES
 from omstore.rows.factored_tables import Component
 
 __all__ = ["Stages"]
