@@ -46,6 +46,8 @@ from trainer.prepare import prepare_om_training_inputs
 
 CLAIMS = {"objects": 50.0, "CSR": 20.0}
 
+HIDDEN = 128
+"""Units in each hidden layer."""
 SMALL_GRID = ("...", ".#.", "...")
 """Of three agents: 512 nodes and 760,192 edges with slip 0.1, of which as many objects fit into memory."""
 
@@ -231,15 +233,17 @@ class Training:
         inputs = prepare_om_training_inputs(export, focal_agent=focal)
         self.dyn = inputs.dyn
         width = self.dyn.state_width
-        self.config = SoftRolloutPIConfig(root_state_samples=512 * 10_000, print_every=0)
-        self.other = OpponentMLP(width, self.dyn.actions.num_team, seed=1)
+        self.config = SoftRolloutPIConfig(
+            root_state_samples=512 * 10_000, batch=512, n_rollouts=8, horizon=10, print_every=0
+        )
+        self.other = OpponentMLP(width, self.dyn.actions.num_team, HIDDEN, seed=1)
         self.model = RolloutModel(self.dyn, threads=threads)
-        self.learner = OpponentMLP(width, self.dyn.actions.num_focal, seed=2)
+        self.learner = OpponentMLP(width, self.dyn.actions.num_focal, HIDDEN, seed=2)
         self.improver = SoftRolloutImprover(self.learner, self.other, inputs.buffer, self.model, self.config)
 
     def updates_by(self, way: EdgeObjects | TorchCsr) -> Callable[[], object]:
         """The same update, its action values estimated in another way."""
-        learner = OpponentMLP(self.dyn.state_width, self.dyn.actions.num_focal, seed=2)
+        learner = OpponentMLP(self.dyn.state_width, self.dyn.actions.num_focal, HIDDEN, seed=2)
         optimizer = Adam(learner.parameters(), self.config.lr)
 
         def update() -> None:
@@ -258,7 +262,7 @@ class Training:
     def agrees(self, name: str, way: EdgeObjects | TorchCsr) -> bool:
         """Compare action values of one batch of roots with ours."""
         roots = self.improver.draw()
-        learner = OpponentMLP(self.dyn.state_width, self.dyn.actions.num_focal, seed=3)
+        learner = OpponentMLP(self.dyn.state_width, self.dyn.actions.num_focal, HIDDEN, seed=3)
         ours = ActionValues(self.model, "agent", self.other, self.config).estimate(learner, roots)
         theirs = way.rollouts(roots, learner, self.other, self.config)
         count = self.config.n_rollouts

@@ -5,7 +5,8 @@
     python tools/bench/bench_training_memory.py --export exports/pursuit/3 --limit 512M
 
 The cgroup counts page cache. Stores are built here, with a replay of uniformly random play; all settings of `omtrain`
-are the defaults, but for how long it trains. Memory doesn't depend on that.
+are the defaults, but for how long it trains: root states, epochs and rollouts, whose environments are advanced a block
+at a time. Memory doesn't depend on that.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def make_store(folder: Path, agents: int, slip: float, rows: str, transitions: i
     return export
 
 
-def train_in(export: Path, limit: int, max_ram: str, samples: int, epochs: int) -> LimitedRun:
+def train_in(export: Path, limit: int, max_ram: str, samples: int, epochs: int, rollouts: int) -> LimitedRun:
     """Train in a cgroup of its own."""
     return run_limited(
         [*omtrain_program(), "train", str(export), "--fresh", "--quiet", "--max-ram", max_ram,
          "--agent-root-state-samples", str(samples), "--team-root-state-samples", str(samples),
-         "--level0-epochs", str(epochs)],
+         "--level0-epochs", str(epochs), "--n-rollouts", str(rollouts)],
         limit,
         capture=True,
     )  # fmt: skip
@@ -60,6 +61,7 @@ def train_in(export: Path, limit: int, max_ram: str, samples: int, epochs: int) 
 @click.option("--transitions", default=1_000_000, show_default=True)
 @click.option("--root-states", default=20_480, show_default=True, help="Of each of the four phases.")
 @click.option("--epochs", default=1, show_default=True, help="Of level 0.")
+@click.option("--rollouts", default=8, show_default=True, help="Of each candidate action.")
 def main(
     agents: int,
     limit: str | None,
@@ -68,6 +70,7 @@ def main(
     transitions: int,
     root_states: int,
     epochs: int,
+    rollouts: int,
 ) -> None:
     """Train inside a memory cgroup."""
     most = parse_bytes(limit or ("512M" if agents <= 3 else "1G"))
@@ -85,7 +88,7 @@ def main(
         else:
             exports = [make_store(folder, agents, 0.1, "factored", transitions)]
         for each in exports:
-            run = train_in(each, most, told, root_states, epochs)
+            run = train_in(each, most, told, root_states, epochs, rollouts)
             click.echo(f"{each.name}: {run.describe()}; {format_bytes(run.peak_anonymous - alone.peak_anonymous)} "
                        "anonymous beyond torch's")  # fmt: skip
             if run.stdout:
