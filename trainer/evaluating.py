@@ -38,10 +38,6 @@ from trainer.tables import PolicyTabulator
 
 __all__ = ["EvaluateOptions", "EvaluateReport", "evaluate"]
 
-_NODE_BYTES = 16 * 8 + 24
-"""Of a node, at the peak: four values and those of a few agents, before and after a step; best actions, a goal."""
-
-
 _MOST_EDGES = 500_000_000
 """Edges gone through for visits that weren't asked for: a minute or so."""
 
@@ -194,7 +190,7 @@ class _Evaluation:
         dyn = GraphWorldModelAdapter(self.graph, focal_agent=self.model.focal_agent)
         tabulator = PolicyTabulator(dyn, RolloutTables(self.graph), threads=options.threads)
         networks = None if self.stack is None else Networks.of_stack(self.stack)
-        left = options.max_ram - _NODE_BYTES * self.graph.num_nodes
+        left = options.max_ram - _bytes_of_values(self.graph)
         self.policies = NamedPolicies(self.model, tabulator, networks, max_ram=left)
         self.horizon = self._horizon()
         replay = self.store.replay
@@ -337,8 +333,14 @@ def _pair(found: PairValues) -> dict[str, Any]:
     return document
 
 
+def _bytes_of_values(graph: omstore.Graph) -> int:
+    """At the peak: two best responses and each agent's return, before and after a step and when they are done; or
+    these done, and captures; best actions, a goal, and what a sweep takes."""
+    return (24 * (2 + len(graph.agents)) + 96) * graph.num_nodes
+
+
 def _check_memory(graph: omstore.Graph, max_ram: int) -> None:
-    size = _NODE_BYTES * graph.num_nodes
+    size = _bytes_of_values(graph)
     if 2 * size > max_ram:
         raise MemoryBudgetError(
             f"values of {graph.num_nodes:,} nodes take {format_bytes(size)}, more than half of {format_bytes(max_ram)}",
