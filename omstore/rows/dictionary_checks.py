@@ -11,14 +11,9 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import kernel
+from omstore.rows.kernels import BAD_NODE, BAD_OFFSETS, BAD_PATTERN, OK
 
 __all__ = ["block_bounds", "block_reach", "check_nodes", "check_places", "check_reach", "fill_nodes"]
-
-# The statuses of omstore.rows.kernels, literally: a compiled kernel is cached by its own file's content.
-OK = 0
-BAD_OFFSETS = 3
-BAD_NODE = 4
-BAD_PATTERN = 7
 
 
 @kernel

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
-from omstore.compiled import inner_kernel, intrinsic, kernel, prefetch
+from omstore.compiled import inner_kernel, kernel, prefetch
+from omstore.rows.kernels import BAD_NODE, BAD_OFFSETS, BAD_PATTERN, OK, ROW_RANGE
+from omstore.rows.stretches import copy_bytes, same_bytes
 
 __all__ = [
     "block_starts",
@@ -22,67 +22,9 @@ __all__ = [
     "resolve_rows",
 ]
 
-# The statuses of omstore.rows.kernels, literally: a compiled kernel is cached by its own file's content.
-OK = 0
-ROW_RANGE = 1
-BAD_OFFSETS = 3
-BAD_NODE = 4
-BAD_CODE = 5
-BAD_PATTERN = 7
-
 _BLOCK = 128  # rows in flight; enough to hide memory latency
 _ROWS = 32  # consecutive rows in flight: their edges stay in the first level of the cache
 _AHEAD = 128  # edges of a row asked for ahead; the processor sees by itself where it goes on
-_U8 = ir.IntType(8)
-
-
-@intrinsic
-def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
-    """Whether ``mine[at : at + count]`` are the bytes of ``other[begin : begin + count]``, of the same dtype.
-
-    By the C library's memcmp: rows are short, and compiled loops spend their time on beginning and ending.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        i32, i64 = ir.IntType(32), ir.IntType(64)
-        pointers = []
-        for place in (0, 2):
-            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
-            pointers.append(builder.bitcast(builder.gep(data, [arguments[place + 1]]), _U8.as_pointer()))
-        compare = builder.module.globals.get("memcmp")
-        if compare is None:
-            kind = ir.FunctionType(i32, [_U8.as_pointer(), _U8.as_pointer(), i64])
-            compare = ir.Function(builder.module, kind, "memcmp")
-        nbytes = builder.mul(arguments[4], ir.Constant(i64, signature.args[0].dtype.bitwidth // 8))
-        found = builder.call(compare, [*pointers, nbytes])
-        return builder.icmp_signed("==", found, ir.Constant(i32, 0))
-
-    if mine.dtype != other.dtype:
-        return None
-    return types.boolean(mine, types.int64, other, types.int64, types.int64), generate
-
-
-@intrinsic
-def _copy(typing: Any, source: Any, begin: Any, out: Any, at: Any, count: Any) -> Any:
-    """Copy ``source[begin : begin + count]`` to ``out[at:]``, of the same dtype, by the C library's memcpy."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        i64 = ir.IntType(64)
-        pointers = []
-        for place in (0, 2):
-            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
-            pointers.append(builder.bitcast(builder.gep(data, [arguments[place + 1]]), _U8.as_pointer()))
-        copy = builder.module.globals.get("memcpy")
-        if copy is None:
-            kind = ir.FunctionType(_U8.as_pointer(), [_U8.as_pointer(), _U8.as_pointer(), i64])
-            copy = ir.Function(builder.module, kind, "memcpy")
-        nbytes = builder.mul(arguments[4], ir.Constant(i64, signature.args[0].dtype.bitwidth // 8))
-        builder.call(copy, [pointers[1], pointers[0], nbytes])
-        return context.get_dummy_value()
-
-    if source.dtype != out.dtype:
-        return None
-    return types.void(source, types.int64, out, types.int64, types.int64), generate
 
 
 @kernel
@@ -362,7 +304,7 @@ def decode_chunk(
             if wrong:
                 return BAD_NODE, first + i
             if coded:
-                _copy(list_code, lists[i], out_outcome, at, count)
+                copy_bytes(list_code, lists[i], out_outcome, at, count)
     return OK, -1
 
 
@@ -448,6 +390,6 @@ def compare_chunk(
             else:
                 for k in range(np.uint64(count)):
                     differs |= (np.int64(next_node[mine + k]) - node) ^ np.int64(delta[theirs + k])
-            if differs != 0 or (coded and not _same(outcome, at, list_code, lists[i], count)):
+            if differs != 0 or (coded and not same_bytes(outcome, at, list_code, lists[i], count)):
                 return OK, first + i
     return OK, -1

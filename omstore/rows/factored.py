@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.format.hot import map_hot
-from omstore.rows import factored_compare, factored_decode, factored_kernels, kernels
+from omstore.rows import factored_compare, factored_decode, factored_draws, kernels
 from omstore.rows.csr import sample_arrays
 from omstore.rows.encoding import (
     DrawnEdges,
@@ -32,8 +32,8 @@ from omstore.rows.encoding import (
 )
 from omstore.rows.factored_arrays import FactoredArrays
 from omstore.rows.factored_check import check_combination, check_structure
-from omstore.rows.factored_decode import LANES
 from omstore.rows.factored_files import block_dtype, read_components
+from omstore.rows.factored_lanes import LANES
 from omstore.rows.factored_tables import Component, Factoring
 from omstore.rows.patterns import PatternTable
 
@@ -144,7 +144,7 @@ class FactoredRows(FactoredArrays, RowEncoding):
             raise UsageError(f"{len(table)} probabilities were given for {self.size.num_outcomes} outcomes")
         capacity = count if len(self._block) else 0
         exceptional, patterns = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-        status, position, listed = factored_kernels.sample_rows(
+        status, position, listed = factored_draws.sample_rows(
             self._tables,
             self._codes,
             self.factoring.num_products,
@@ -285,7 +285,7 @@ class FactoredRows(FactoredArrays, RowEncoding):
         differ, exceptional, patterns = np.empty((3, count), np.int64)
         if not self.ordered:
             longest = int(np.diff(sums).max(initial=0))
-            listed = factored_decode.compare_rows(*parts, *chosen, sums, nodes, codes, longest, differ)
+            listed = factored_compare.compare_rows(*parts, *chosen, sums, nodes, codes, longest, differ)
             return differ[:listed], exceptional[:0], patterns[:0]
         status, position, listed, apart = factored_compare.compare_ordered(
             *parts, *chosen, block, self._block_pattern, sums, nodes, codes, differ, exceptional, patterns

@@ -1,8 +1,8 @@
-"""The compiled part of comparing rows with a factoring, where nodes ascend with product numbers.
+"""The compiled part of comparing rows with a factoring.
 
-Nothing is made and written: a row is each of its head's outcomes with its node's list of the tail, and the edges
-are compared with that list where it lies, a vector at a time. The first functions are twins of those in
-`omstore.rows.factored_decode`, since a kernel may call only what lies in its own file.
+Where nodes ascend with product numbers nothing is made and written: a row is each of its head's outcomes with its
+node's list of the tail, and the edges are compared with that list where it lies, a vector at a time. Elsewhere rows are
+made, sorted and compared.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from llvmlite import ir
 from numba.core import types
 
 from omstore.compiled import inlined_kernel, intrinsic, kernel
+from omstore.rows.factored_kernels import locate, number_of, row_length
+from omstore.rows.factored_lanes import LANES, expand, lanes_differ, sort_row, write_row
+from omstore.rows.kernels import BAD_PATTERN, OK
+from omstore.rows.patterns import NO_PATTERN
 
-__all__ = ["compare_ordered"]
+__all__ = ["compare_ordered", "compare_rows"]
 
-# The statuses of omstore.rows.kernels, literally: a compiled kernel is cached by its own file's content.
-OK = 0
-BAD_PATTERN = 7
-
-_NO_PATTERN = 0xFFFFFFFF
-_LANES = 8  # elements of a vector: lists that are compared with are this much longer
-_WHOLE = _LANES - 1
+_COMPARED = 1 << 11  # edges to make before they are compared: they stay in the L1 cache
+_WHOLE = LANES - 1
 
 
 @intrinsic
-def _lanes_differ(typing: Any, own: Any, at: Any, other: Any, place: Any, number: Any) -> Any:
+def _lanes_apart(typing: Any, own: Any, at: Any, other: Any, place: Any, number: Any) -> Any:
     """Bits of the lanes in which a vector isn't another of equal width, plus a number; nothing is checked."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -37,7 +36,7 @@ def _lanes_differ(typing: Any, own: Any, at: Any, other: Any, place: Any, number
             (signature.args[2], arguments[2], arguments[3]),
         ):
             data = context.make_array(kind)(context, builder, array).data
-            vector = ir.VectorType(data.type.pointee, _LANES)
+            vector = ir.VectorType(data.type.pointee, LANES)
             pointer = builder.bitcast(builder.gep(data, [position]), vector.as_pointer())
             loaded.append(builder.load(pointer, align=kind.dtype.bitwidth // 8))
         added = arguments[4]
@@ -46,61 +45,13 @@ def _lanes_differ(typing: Any, own: Any, at: Any, other: Any, place: Any, number
         i32 = ir.IntType(32)
         undefined = ir.Constant(vector, ir.Undefined)
         first = builder.insert_element(undefined, added, ir.Constant(i32, 0))
-        splat = builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(i32, _LANES), None))
+        splat = builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(i32, LANES), None))
         unequal = builder.icmp_unsigned("!=", loaded[0], builder.add(loaded[1], splat))
-        return builder.zext(builder.bitcast(unequal, ir.IntType(_LANES)), ir.IntType(64))
+        return builder.zext(builder.bitcast(unequal, ir.IntType(LANES)), ir.IntType(64))
 
     if own.dtype.bitwidth != other.dtype.bitwidth:
         return None
     return types.int64(own, types.int64, other, types.int64, types.int64), generate
-
-
-@inlined_kernel
-def _locate(layout: Any, number: Any, base: Any) -> None:
-    """Write each component's local state, times its actions; `number` is a product number."""
-    left = np.int64(number)
-    for c in range(layout.shape[0] - 1, 0, -1):
-        size = layout[c, 0]
-        rest = left // size
-        base[c] = (left - rest * size) * layout[c, 1]
-        left = rest
-    base[0] = left * layout[0, 1]
-
-
-@inlined_kernel
-def _expand(
-    action_pair: Any,
-    offsets: Any,
-    scaled_next: Any,
-    scaled_class: Any,
-    base: Any,
-    action: Any,
-    first: Any,
-    stop: Any,
-    place: Any,
-    numbers: Any,
-    classes: Any,
-) -> Any:
-    """List the outcomes of components first..stop-1 together, from `place` on; gives how many.
-
-    Scaled next states and classes are added up. In place, from the back: what an outcome becomes never lies
-    before it.
-    """
-    count = np.int64(1)
-    numbers[place] = 0
-    classes[place] = 0
-    for c in range(first, stop):
-        pair = action_pair[action, c] + base[c]
-        start = offsets[pair]
-        length = offsets[pair + 1] - start
-        for i in range(count - 1, -1, -1):
-            number = np.int64(numbers[np.uint64(place + i)])
-            kind = classes[np.uint64(place + i)]
-            for k in range(length):
-                numbers[np.uint64(place + i * length + k)] = number + scaled_next[np.uint64(start + k)]
-                classes[np.uint64(place + i * length + k)] = kind + scaled_class[np.uint64(start + k)]
-        count *= length
-    return count
 
 
 @kernel
@@ -146,8 +97,8 @@ def compare_ordered(
     tails = tail_place.size - 1
     stamps = np.full(tails, np.int64(-1))
     lengths = np.zeros(tails, np.int64)
-    tail_numbers = np.empty(tail_place[tails] + _LANES, next_node.dtype)
-    tail_classes = np.empty(tail_place[tails] + _LANES, np.int32)
+    tail_numbers = np.empty(tail_place[tails] + LANES, next_node.dtype)
+    tail_classes = np.empty(tail_place[tails] + LANES, np.int32)
     head_pairs = np.zeros(head, np.int64)
     head_numbers = np.empty(tables.longest_head, np.int64)
     head_classes = np.empty(tables.longest_head, np.int32)
@@ -176,7 +127,7 @@ def compare_ordered(
                 number = np.int64(product[node])
             known = number >= 0 and number < num_products
             if known:
-                _locate(layout, number, base)
+                locate(layout, number, base)
             stamp += 1
             new = True
             if block.size:
@@ -185,7 +136,7 @@ def compare_ordered(
                     return BAD_PATTERN, i, listed, apart
         if own_block > 0:
             pattern = np.int64(block_pattern[own_block - 1, action])
-            if pattern != _NO_PATTERN:
+            if pattern != NO_PATTERN:
                 exceptional[apart] = i
                 patterns[apart] = pattern
                 apart += 1
@@ -203,7 +154,7 @@ def compare_ordered(
             same &= head_pairs[c] == pair
             head_pairs[c] = np.int64(pair)
         if not same:
-            head_length = _expand(
+            head_length = expand(
                 action_pair,
                 offsets,
                 scaled_next,
@@ -220,7 +171,7 @@ def compare_ordered(
         place = tail_place[tail]
         if stamps[tail] != stamp:  # the node's rows share it
             stamps[tail] = stamp
-            lengths[tail] = _expand(
+            lengths[tail] = expand(
                 action_pair,
                 offsets,
                 scaled_next,
@@ -239,7 +190,7 @@ def compare_ordered(
             listed += 1
             continue
         # Vectors reach behind a row; within the chunk they must stay.
-        inside = not placed and sums[i + 1] + _LANES <= room
+        inside = not placed and sums[i + 1] + LANES <= room
         whole = tail_length - (tail_length & _WHOLE)
         rest = (np.int64(1) << (tail_length & _WHOLE)) - 1
         wrong = np.int64(0)
@@ -259,13 +210,13 @@ def compare_ordered(
             if inside:
                 lane: Any = np.int64(0)
                 while lane < whole:
-                    wrong |= _lanes_differ(next_node, at + lane, tail_numbers, place + lane, shift)
+                    wrong |= _lanes_apart(next_node, at + lane, tail_numbers, place + lane, shift)
                     if coded:
-                        wrong |= _lanes_differ(code, at + lane, strips, strip + lane, np.int64(0))
-                    lane += _LANES
-                wrong |= _lanes_differ(next_node, at + lane, tail_numbers, place + lane, shift) & rest
+                        wrong |= _lanes_apart(code, at + lane, strips, strip + lane, np.int64(0))
+                    lane += LANES
+                wrong |= _lanes_apart(next_node, at + lane, tail_numbers, place + lane, shift) & rest
                 if coded:
-                    wrong |= _lanes_differ(code, at + lane, strips, strip + lane, np.int64(0)) & rest
+                    wrong |= _lanes_apart(code, at + lane, strips, strip + lane, np.int64(0)) & rest
             else:
                 for j in range(tail_length):
                     other = np.uint64(shift + np.int64(tail_numbers[place + j]))
@@ -279,3 +230,160 @@ def compare_ordered(
             differ[listed] = i
             listed += 1
     return OK, -1, listed, apart
+
+
+@kernel
+def compare_rows(
+    tables: Any,
+    combination: Any,
+    coded: bool,
+    num_products: int,
+    product: Any,
+    node_at: Any,
+    num_joint_actions: int,
+    first_row: int,
+    rows: Any,
+    sums: Any,
+    next_node: Any,
+    code: Any,
+    longest: int,
+    differ: Any,
+) -> Any:
+    """Compare rows with what the components say, exceptions or not; list those that differ, and say how many.
+
+    `sums`, `next_node` and `code` are those of a chunk, whose rows are within the graph and have at most
+    `longest` edges; their dtypes hold all nodes and codes. Rows are made one behind the other, until there
+    are enough to compare them at once.
+    """
+    layout = tables.layout
+    action_pair = tables.action_pair
+    offsets = tables.offsets
+    scaled_next = tables.scaled_next
+    scaled_class = tables.scaled_class
+    head_class = tables.head_class
+    head = tables.head
+    tail_of = tables.tail_of
+    tail_place = tables.tail_place
+    kinds = tables.head_kinds
+    kind_unit = tables.kind_unit
+    base = np.zeros(layout.shape[0], np.int64)
+    tails = tail_place.size - 1
+    stamps = np.full(tails, np.int64(-1))
+    lengths = np.zeros(tails, np.int64)
+    tail_numbers = np.empty(tail_place[tails] + LANES, next_node.dtype)
+    tail_classes = np.empty(tail_place[tails] + LANES, np.int32)
+    head_numbers = np.empty(tables.longest_head, np.int64)
+    head_classes = np.empty(tables.longest_head, np.int32)
+    strip_stamps = np.full(kinds * tails, np.int64(-1))
+    strips = np.empty(kinds * tail_numbers.size if coded else 0, code.dtype)
+    nodes = np.empty(longest + _COMPARED + LANES, next_node.dtype)
+    codes = np.empty(nodes.size if coded else 0, code.dtype)
+    chances = np.empty(0, np.float64)
+    listed: Any = np.int64(0)
+    start: Any = np.int64(-num_joint_actions)
+    stamp = np.int64(0)
+    known = False
+    first = np.int64(0)  # the first row made and not compared yet
+    for i in range(sums.size - 1):
+        row = rows[i] if rows.size else first_row + i
+        action = row - start
+        if action < 0 or action >= num_joint_actions or start < 0:
+            node = row // num_joint_actions
+            start = node * num_joint_actions
+            action = row - start
+            number = number_of(product, num_products, node)
+            known = number >= 0
+            if known:
+                locate(layout, number, base)
+            stamp += 1
+        count = sums[i + 1] - sums[i]
+        made = known and row_length(action_pair, offsets, base, action) == count
+        if made and count > 0:
+            tail = np.int64(tail_of[action])
+            place = tail_place[tail]
+            if stamps[tail] != stamp:
+                stamps[tail] = stamp
+                lengths[tail] = expand(
+                    action_pair,
+                    offsets,
+                    scaled_next,
+                    scaled_class,
+                    base,
+                    action,
+                    head,
+                    base.size,
+                    place,
+                    tail_numbers,
+                    tail_classes,
+                )
+            head_length = expand(
+                action_pair,
+                offsets,
+                scaled_next,
+                head_class,
+                base,
+                action,
+                np.int64(0),
+                head,
+                np.int64(0),
+                head_numbers,
+                head_classes,
+            )
+            at = sums[i] - sums[first]
+            write_row(
+                combination,
+                node_at,
+                head_length,
+                head_numbers,
+                head_classes,
+                tail,
+                place,
+                lengths[tail],
+                tail_numbers,
+                tail_classes,
+                coded,
+                kinds,
+                kind_unit,
+                stamp,
+                strip_stamps,
+                strips,
+                at,
+                nodes,
+                codes,
+            )
+            sort_row(nodes, codes, coded, chances, False, at, at + count)
+        stop = i + 1 if made else i
+        if not made or stop == sums.size - 1 or sums[stop] - sums[first] >= _COMPARED:
+            origin = sums[first]
+            if _differ(nodes, next_node, origin, sums[stop]) or (
+                coded and _differ(codes, code, origin, sums[stop])
+            ):
+                for j in range(first, stop):
+                    wrong = False
+                    for edge in range(sums[j], sums[j + 1]):
+                        wrong |= nodes[edge - origin] != next_node[edge]
+                        if coded:
+                            wrong |= codes[edge - origin] != code[edge]
+                    if wrong:
+                        differ[listed] = j
+                        listed += 1
+            if not made:
+                differ[listed] = i
+                listed += 1
+            first = np.int64(i + 1)
+    return listed
+
+
+@inlined_kernel
+def _differ(own: Any, other: Any, first: Any, stop: Any) -> Any:
+    """Whether elements `first` to `stop` of `other` differ from the first ones of `own`."""
+    k = np.int64(0)
+    while k + LANES <= stop - first:
+        if lanes_differ(own, k, other, first + k):
+            return True
+        k += LANES
+    while k < stop - first:
+        if own[k] != other[first + k]:
+            return True
+        k += 1
+    return False

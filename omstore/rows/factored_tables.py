@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from omstore.compiled import as_input
 from omstore.rows.encoding import GraphSize, outcome_dtype
-from omstore.rows.factored_kernels import SHORT
+from omstore.rows.factored_draws import SHORT
 
 __all__ = [
     "MAX_COMPONENTS",

@@ -8,53 +8,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
-from omstore.compiled import intrinsic, kernel
+from omstore.compiled import kernel
+from omstore.rows.collect_kernels import (
+    DONE,
+    GROW_CODES,
+    GROW_DELTAS,
+    GROW_LISTS,
+    GROW_PATTERNS,
+    NUM_CODES,
+    NUM_DELTAS,
+    NUM_LISTS,
+    NUM_PATTERNS,
+)
+from omstore.rows.patterns import NO_PATTERN
+from omstore.rows.stretches import same_bytes
 
 __all__ = ["copy_lists", "merge_lists", "merge_patterns", "refill", "renumber"]
-
-# The statuses and counts of omstore.rows.collect_kernels, literally: see `omstore.compiled.kernel`.
-DONE = 0
-GROW_PATTERNS = 1
-GROW_DELTAS = 2
-GROW_LISTS = 3
-GROW_CODES = 4
-NUM_PATTERNS = 0
-NUM_DELTAS = 1
-NUM_LISTS = 2
-NUM_CODES = 3
-
-_NO_PATTERN = 0xFFFFFFFF
-_U8 = ir.IntType(8)
-
-
-# The twin of the one in omstore.rows.collect_kernels: a kernel may call only what lies in its own file.
-@intrinsic
-def _same(typing: Any, mine: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
-    """Whether ``mine[at : at + count]`` are the bytes of ``other[begin : begin + count]``, of the same dtype.
-
-    By the C library's memcmp: rows are short, and compiled loops spend their time on beginning and ending.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        i32, i64 = ir.IntType(32), ir.IntType(64)
-        pointers = []
-        for place in (0, 2):
-            data = context.make_array(signature.args[place])(context, builder, arguments[place]).data
-            pointers.append(builder.bitcast(builder.gep(data, [arguments[place + 1]]), _U8.as_pointer()))
-        compare = builder.module.globals.get("memcmp")
-        if compare is None:
-            kind = ir.FunctionType(i32, [_U8.as_pointer(), _U8.as_pointer(), i64])
-            compare = ir.Function(builder.module, kind, "memcmp")
-        nbytes = builder.mul(arguments[4], ir.Constant(i64, signature.args[0].dtype.bitwidth // 8))
-        found = builder.call(compare, [*pointers, nbytes])
-        return builder.icmp_signed("==", found, ir.Constant(i32, 0))
-
-    if mine.dtype != other.dtype:
-        return None
-    return types.boolean(mine, types.int64, other, types.int64, types.int64), generate
 
 
 @kernel
@@ -97,7 +67,7 @@ def merge_lists(
             if (
                 list_hash[own] == key
                 and list_offsets[own + 1] - begin == count
-                and _same(other_code, start, list_code, begin, count)
+                and same_bytes(other_code, start, list_code, begin, count)
             ):
                 found = own
                 break
@@ -157,7 +127,7 @@ def merge_patterns(
                 pattern_hash[own] == key
                 and pattern_offsets[own + 1] - begin == count
                 and (not coded or pattern_list[own] == number)
-                and _same(other_delta, start, delta, begin, count)
+                and same_bytes(other_delta, start, delta, begin, count)
             ):
                 found = own
                 break
@@ -195,7 +165,7 @@ def copy_lists(offsets: Any, values: Any, order: Any, out: Any) -> None:
 
 @kernel
 def renumber(numbers: Any, new: Any, nothing: int, shift: int, out: Any) -> None:
-    """Replace numbers by ``new[number] + shift``; and `_NO_PATTERN`, which is none, by `nothing`."""
+    """Replace numbers by ``new[number] + shift``; and `NO_PATTERN`, which is none, by `nothing`."""
     for i in range(numbers.size):
         number = np.int64(numbers[i])
-        out[i] = nothing if number == _NO_PATTERN else np.int64(new[number]) + shift
+        out[i] = nothing if number == NO_PATTERN else np.int64(new[number]) + shift

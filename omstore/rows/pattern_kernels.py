@@ -12,9 +12,19 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import inner_kernel, kernel, prefetch
+from omstore.rows.kernels import (
+    BAD_CODE,
+    BAD_NODE,
+    BAD_OFFSETS,
+    BAD_PATTERN,
+    BY_EDGE,
+    BY_OUTCOME,
+    ILLEGAL,
+    OK,
+    UNSORTED,
+)
 
 __all__ = [
-    "BAD_PATTERN",
     "SCAN",
     "SEARCH_CONSTANT",
     "SEARCH_LISTS",
@@ -26,20 +36,6 @@ __all__ = [
     "pattern_bounds",
     "sample_patterns",
 ]
-
-# The statuses of omstore.rows.kernels, literally: a compiled kernel is cached by its own file's content.
-OK = 0
-ILLEGAL = 2
-BAD_OFFSETS = 3
-BAD_NODE = 4
-BAD_CODE = 5
-UNSORTED = 6
-BAD_PATTERN = 7
-"""A block or pattern that isn't in the tables, or whose list of codes has another length."""
-
-CONSTANT = 0
-BY_OUTCOME = 1
-BY_EDGE = 2
 
 SEARCH_CONSTANT = 0
 """Every edge has the same probability; `cumulative` holds the running sums of it."""

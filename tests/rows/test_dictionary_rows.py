@@ -25,15 +25,9 @@ from omstore.rows import (
     Probabilities,
     RowChunk,
     RowEncoding,
-    collect_kernels,
     collecting,
     dictionary,
-    dictionary_checks,
-    dictionary_kernels,
-    kernels,
-    merge_kernels,
     open_rows,
-    pattern_kernels,
     patterns,
     ranges,
 )
@@ -578,26 +572,6 @@ def test_threads_may_sweep_and_draw_at_once(store: tuple[CsrRows, dict[str, NDAr
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_the_kernels_statuses_are_the_same_numbers() -> None:
-    for module in (pattern_kernels, dictionary_kernels, dictionary_checks):
-        for name in (
-            "OK",
-            "ROW_RANGE",
-            "ILLEGAL",
-            "BAD_OFFSETS",
-            "BAD_NODE",
-            "BAD_CODE",
-            "UNSORTED",
-            "BAD_PATTERN",
-        ):
-            assert getattr(module, name, None) in (None, getattr(kernels, name))
-    for name in dir(merge_kernels):
-        if name.startswith(("NUM_", "GROW_", "DONE")):
-            assert getattr(merge_kernels, name) == getattr(collect_kernels, name)
-    for name in ("CONSTANT", "BY_OUTCOME", "BY_EDGE"):
-        assert getattr(pattern_kernels, name) == getattr(kernels, name)
 
 
 def test_more_than_2_to_the_32_edges_and_rows() -> None:
