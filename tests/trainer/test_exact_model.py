@@ -167,7 +167,7 @@ def test_encodings_threads_and_company_have_no_influence(ring, monkeypatch):
     agent, team = sparse(rng, nodes, 5), sparse(rng, nodes, 25)
     problems = [Problem(agent, team), Problem(None, team), Problem(agent, None), Problem(agent, team, "team")]
     first = ExactModel(ring[0], 2, threads=1).solve(problems, horizon=5, discount=0.9)
-    monkeypatch.setattr("omstore.exact.row_source._CHUNK_EDGES", 1 << 13)
+    monkeypatch.setattr("omstore.exact.row_source.RowSource.chunk_edges", 1 << 13)
     monkeypatch.setattr("omstore.exact.factored._CHUNK_ROWS", 1 << 13)
     for graph, threads in itertools.product(ring, (1, 2, 3)):
         found = ExactModel(graph, "evader", threads=threads).solve(problems, horizon=5, discount=0.9)
