@@ -225,6 +225,31 @@ def test_a_gamble_by_hand(tmp_path):
     assert sure.error == 0.0
 
 
+@pytest.mark.parametrize(("leaves", "most_sweeps"), [(0.001, 10), (1e-6, 120)])
+def test_what_is_decided_slowly(tmp_path, leaves, most_sweeps):
+    """From 0 six times out of ten to the goal (1), else it is lost (2); from 3 to 0. A sweep decides next to nothing:
+    iteration from both sides would take thousands, or millions, of them."""
+    rows = [[(0, 1 - leaves), (1, 0.6 * leaves), (2, 0.4 * leaves)], [(1, 1.0)], [(2, 1.0)], [(0, 1.0)]]
+    with omstore.create(tmp_path, agents=["a", "b"], num_actions=[1, 1], state_width=2, rows="csr") as writer:
+        writer.add_nodes(np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.uint8))
+        to = np.array([node for row in rows for node, _ in row])
+        writer.add_rows(
+            np.arange(4), np.zeros(4, np.int64), np.array([len(row) for row in rows]), next_nodes=to,
+            probability=np.array([chance for row in rows for _, chance in row]), reward=np.zeros((len(to), 2)),
+            done=to == 1,
+        )  # fmt: skip
+    graph = omstore.open(tmp_path).graph
+    assert graph is not None
+    one = np.ones((4, 1))
+    found = reach(ExactModel(graph, 0), agent=one, team=one, tolerance=1e-9)
+    assert np.allclose(found.values, [0.6, 1, 0, 0.6], atol=1e-9)
+    assert found.error <= 1e-9
+    assert found.sweeps <= most_sweeps
+    early = reach(ExactModel(graph, 0), agent=one, team=one, tolerance=1e-9, max_sweeps=4)
+    assert (early.lower <= [0.6 + 1e-12, 1, 0, 0.6 + 1e-12]).all()
+    assert (early.upper >= [0.6 - 1e-12, 1, 0, 0.6 - 1e-12]).all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
