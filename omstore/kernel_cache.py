@@ -2,6 +2,9 @@
 
 numba stamps what it caches with the contents of the function's own file. A kernel that calls another file's, or uses
 a constant that was imported, would keep what it was compiled with when that file changes.
+
+And it numbers the files of a kernel's machine code: of two processes that compile a kernel at once for other types, one
+could find the other's code under its number. Here the types are in the name.
 """
 
 from __future__ import annotations
@@ -41,7 +44,26 @@ def stamp_cache(kernel: Any, function: Callable[..., Any]) -> bool:
     if not hasattr(file, "_source_stamp"):
         return not files
     file._source_stamp = (file._source_stamp, files, constants)
+    if all(hasattr(file, name) for name in _SAVING):
+        file.save = functools.partial(_save, file)
     return True
+
+
+_SAVING = ("_cache_path", "_index_name", "_load_index", "_save_index", "_save_data", "save")
+
+
+def _save(file: Any, key: Any, data: Any) -> None:
+    """Save machine code under a name that no other code has, then say so in the index."""
+    kernel = file._index_name.removesuffix(".nbi")
+    about = repr((key, file._source_stamp))
+    name = f"{kernel}.{hashlib.sha256(about.encode()).hexdigest()[:16]}.nbc"
+    file._save_data(name, data)
+    known = file._load_index()
+    if not known:  # the first of this stamp: nobody looks for earlier ones
+        for path in Path(file._cache_path).iterdir():
+            if path.name.startswith(f"{kernel}.") and path.suffix == ".nbc" and path.name != name:
+                path.unlink(missing_ok=True)
+    file._save_index({**known, key: name})
 
 
 def taken_from_elsewhere(function: Callable[..., Any]) -> tuple[tuple[str, ...], str]:

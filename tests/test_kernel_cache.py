@@ -85,6 +85,47 @@ def test_changes_elsewhere_are_noticed(made):
         assert run()[:2] == [result, 1], name
 
 
+def test_processes_that_compile_at_once_dont_take_each_others_code(made):
+    folder, run = made
+    run()
+    code = textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(folder.parent)!r})
+        from omstore.compiled import kernel
+        from made.outer import outer
+        one, two = (kernel(outer.py_func)._cache._cache_file for _ in range(2))
+        first = dict(one._load_index())
+        one._load_index = two._load_index = lambda: dict(first)  # both look before either has saved
+        write = one._save_data
+
+        def write_late(name, data):
+            two.save("other types", "other code")
+            write(name, data)
+
+        one._save_data = write_late
+        one.save("types", "code")
+        del one._load_index, two._load_index, one._save_data
+        print(one.load("types"), two.load("other types"))
+        two.save("other types", "other code")
+        print(one.load("types"), two.load("other types"))
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["code None", "code other code"]
+    assert run() == [11101, 1, 1]
+
+
+def test_code_of_earlier_stamps_is_deleted(made):
+    folder, run = made
+    run()
+    cache = folder / "__pycache__"
+    before = {path.name for path in cache.glob("outer.outer-*.nbc")}
+    (folder / "deep.py").write_text((folder / "deep.py").read_text().replace("1000", "2000"))
+    assert run() == [12101, 0, 0]
+    after = {path.name for path in cache.glob("outer.outer-*.nbc")}
+    assert len(before) == len(after) == 1
+    assert not before & after
+
+
 def test_without_a_stamp_only_what_calls_nothing_elsewhere_is_cached():
     """As with a numba that keeps its stamp somewhere else."""
     assert sample_rows.py_func.__module__ != compiled.__name__
