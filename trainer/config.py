@@ -63,7 +63,7 @@ class TrainConfig:
         "Version of the store, such as v000001; none: the live one when training began.",
         decides=False,  # the store itself is compared
     )
-    hidden: int = setting(128, "units", "Units in each of the two hidden layers of every network.")
+    hidden: int = setting(256, "units", "Units in each of the two hidden layers of every network.")
     seed: int = setting(SoftRolloutPIConfig.seed, "number", "Seed of all random numbers.")
     level0_epochs: int = setting(
         Level0Config.epochs, "epochs", "Times that level 0 uses every training transition."

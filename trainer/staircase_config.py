@@ -26,7 +26,7 @@ class StaircaseConfig:
     """
 
     levels: int = 2
-    agent_root_state_samples: int = 100_000
+    agent_root_state_samples: int = 400_000
     team_root_state_samples: int = 100_000
     improvement: SoftRolloutPIConfig = field(default_factory=SoftRolloutPIConfig)
 

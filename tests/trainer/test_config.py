@@ -123,7 +123,7 @@ class TestDifferences:
         earlier = TrainConfig(lr=0.5, threads=7, candidate_actions=3).to_dict()
         assert TrainConfig(seed=1).differences(earlier) == [
             "seed was 0, and is 1 now",
-            "lr was 0.5, and is 0.001 now",
+            "lr was 0.5, and is 0.01 now",
             "candidate_actions was 3, and is none now",
         ]
 

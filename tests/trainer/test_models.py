@@ -9,6 +9,7 @@ from omstore.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
+from trainer.config import TrainConfig  # noqa: E402
 from trainer.models import ImaginedOpponent, OpponentMLP, masked_log_probabilities  # noqa: E402
 
 
@@ -34,7 +35,7 @@ def test_two_hidden_relu_layers_and_a_linear_head() -> None:
     logits = model(torch.from_numpy(states).float())
     assert np.allclose(logits.detach().numpy(), by_numpy(model, states), atol=1e-5)
     assert sum(p.numel() for p in model.parameters()) == 13 * 32 + 32 + 32 * 32 + 32 + 32 * 5 + 5
-    assert OpponentMLP(2, 3).hidden == 128
+    assert OpponentMLP(2, 3).hidden == TrainConfig.hidden
 
 
 def test_weights_depend_on_the_seed_alone() -> None:

@@ -1,14 +1,14 @@
-"""What training learns, measured against what is known exactly.
+"""What `omtrain` learns by its defaults, measured against what is known exactly.
 
     python tools/bench/bench_learning.py                      # 2 agents, slip 0.1, 5 seeds
-    python tools/bench/bench_learning.py --agents 3 --slip 0  # 3 agents, deterministic
+    python tools/bench/bench_learning.py --agents 3 --seeds 2 --export bench-data/chased   # 3 agents; kept for next time
 
-A replay is made by a team that chases the focal agent (`tools.worlds.chase`), whose policy is known. Level 0 learns
-from it; its cross-entropy is compared with the team's entropy, both summed over team actions exactly, in the states
-of transitions that it hasn't seen. Then the focal agent improves against level 0, agent phase 1 of the staircase; its
-value against level 0 is computed by backward induction, beside those of uniform play and of the best response, as a
+A replay is made by a team that chases the focal agent, the evader (`tools.worlds.chase`), whose policy is known. Level 0
+learns from it; its cross-entropy is compared with the team's entropy, both summed over team actions exactly, in the
+states of transitions that it hasn't seen. Then the focal agent improves against level 0, agent phase 1 of the staircase;
+its value against level 0 is computed by backward induction, beside those of uniform play and of the best response, as a
 mean over the replay's states: over the horizon it trained for, where the best response may play otherwise at every
-step.
+step. The same is printed against the team itself, which it never met. All settings are `omtrain`'s defaults.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,9 @@ from tools.bench.timing import verdict
 from tools.worlds.chase import Chase
 from tools.worlds.pursuit import Pursuit
 from tools.worlds.walk import walk
+from trainer.config import TrainConfig
 from trainer.exact import ExactModel, Problem
-from trainer.improvement import SoftRolloutPIConfig, soft_rollout_policy_improvement
-from trainer.level0_training import Level0Config
+from trainer.improvement import soft_rollout_policy_improvement
 from trainer.models import ImaginedOpponent, OpponentMLP
 from trainer.prepare import OMTrainingInputs, prepare_om_training_inputs
 from trainer.tables import PolicyTabulator
@@ -43,12 +44,6 @@ WITHIN = 0.01
 """Of the team's entropy: what level 0's cross-entropy may exceed it by."""
 REACHED = 0.9
 """Of the way from uniform play to the best response."""
-
-IMPROVEMENT = SoftRolloutPIConfig(
-    batch=64, n_rollouts=512, temperature=0.005, lr=5e-3, entropy_coef=0.0, print_every=0
-)
-"""Few roots and many rollouts: where action values differ by less than their errors, the soft target can't tell actions
-apart, and a temperature as high as that leaves a tenth of the way to the best response."""
 
 _HELD_OUT_SEED = 10**6
 
@@ -116,44 +111,80 @@ def held_out(graph: omstore.Graph, world: Pursuit, chase: Chase, transitions: in
     return Known(nodes[order], count[order] / count.sum(), chase.team(states[order]))
 
 
-def learn(
-    inputs: OMTrainingInputs, known: Known, level0: Level0Config, config: SoftRolloutPIConfig
-) -> tuple[float, float]:
-    """Train both; (excess of level 0's cross-entropy, fraction of the way that the focal agent goes)."""
-    dyn, buffer = inputs.dyn, inputs.buffer
-    start = time.perf_counter()
-    opponent = ImaginedOpponent(dyn.state_width, dyn.actions.num_team, seed=level0.seed)
-    report = opponent.fit_level0(buffer, level0)
-    trained = time.perf_counter()
-    tabulator = PolicyTabulator(dyn, RolloutTables(dyn.graph))
-    imitated = tabulator.probabilities(opponent.level(0), "team", known.nodes).numpy().astype(np.float64)
-    entropy, reached = known.cross_entropy(known.team), known.cross_entropy(imitated)
-    print(
-        f"seed {level0.seed}: level 0: entropy {entropy:.4f}, cross-entropy {reached:.4f} nats "
-        f"(+{100 * (reached / entropy - 1):.2f}%; by the buffer's held-out samples {report.held_out_loss:.4f}), "
-        f"{report.updates} updates, {trained - start:.1f} s"
-    )
-    agent = OpponentMLP(dyn.state_width, dyn.actions.num_focal, seed=level0.seed + 1000)
-    metrics = soft_rollout_policy_improvement(agent, opponent.level(0), buffer, dyn, config)
-    improved = time.perf_counter()
-    exact = ExactModel(dyn.graph, dyn.focal_agent)
-    team = tabulator.probabilities(opponent.level(0), "team").numpy()
-    own = tabulator.probabilities(agent, "agent").numpy()
-    solved = exact.solve(
-        [Problem(exact.uniform("agent"), team), Problem(own, team), Problem(None, team)],
-        horizon=config.horizon,
-        discount=config.discount,
-    )
-    nodes = buffer.graph_state_idx
-    uniform, value, best = (float(solution.values[nodes].mean()) for solution in solved)
-    way = (value - uniform) / (best - uniform)
-    print(
-        f"seed {level0.seed}: agent: uniform {uniform:.4f}, trained {value:.4f}, best response {best:.4f}: "
-        f"{100 * way:.1f}% of the way, {metrics['local']} updates, {improved - trained:.1f} s "
-        f"(exact values {time.perf_counter() - improved:.1f} s)",
-        flush=True,
-    )
-    return reached / entropy - 1, way
+@dataclass(frozen=True)
+class Learned:
+    """What one seed came to: level 0's cross-entropy beyond the team's entropy, as a fraction of that; and how far the
+    focal agent goes from uniform play to the best response to level 0."""
+
+    excess: float
+    way: float
+
+
+class Bench:
+    """An export, and the team that made its replay."""
+
+    def __init__(self, inputs: OMTrainingInputs, world: Pursuit, chase: Chase, transitions: int) -> None:
+        self.inputs = inputs
+        self.known = held_out(inputs.graph, world, chase, transitions)
+        self.tabulator = PolicyTabulator(inputs.dyn, RolloutTables(inputs.graph))
+        self.exact = ExactModel(inputs.graph, inputs.focal_agent)
+        number = np.arange(world.num_nodes)
+        self.team = np.empty((world.num_nodes, inputs.dyn.actions.num_team))
+        self.team[inputs.graph.lookup(world.vectors(number))] = chase.team(number)
+
+    def learn(self, config: TrainConfig) -> Learned:
+        """Train level 0 and the focal agent against it, as `omtrain` does."""
+        opponent, excess = self._level0(config)
+        dyn, buffer = self.inputs.dyn, self.inputs.buffer
+        agent = OpponentMLP(dyn.state_width, dyn.actions.num_focal, config.hidden, seed=config.seed + 1000)
+        settings = replace(
+            config.staircase().improvement,
+            root_state_samples=config.agent_root_state_samples,
+            print_every=0,
+        )
+        start, busy = time.perf_counter(), time.process_time()
+        metrics = soft_rollout_policy_improvement(agent, opponent.level(0), buffer, dyn, settings)
+        print(
+            f"seed {config.seed}: agent phase 1: {metrics['local']} updates, {metrics['imagined_steps']:,} imagined "
+            f"steps, {time.perf_counter() - start:.0f} s ({time.process_time() - busy:.0f} s of processors)"
+        )
+        own = self.tabulator.probabilities(agent, "agent").numpy()
+        level0 = self.tabulator.probabilities(opponent.level(0), "team").numpy()
+        way = self._way(config, own, level0, "level 0")
+        self._way(config, own, self.team, "the team itself")
+        return Learned(excess, way)
+
+    def _level0(self, config: TrainConfig) -> tuple[ImaginedOpponent, float]:
+        dyn = self.inputs.dyn
+        start = time.perf_counter()
+        opponent = ImaginedOpponent(dyn.state_width, dyn.actions.num_team, config.hidden, seed=config.seed)
+        report = opponent.fit_level0(self.inputs.buffer, config.level0())
+        spent = time.perf_counter() - start
+        table = self.tabulator.probabilities(opponent.level(0), "team", self.known.nodes)
+        reached = self.known.cross_entropy(table.numpy().astype(np.float64))
+        entropy = self.known.cross_entropy(self.known.team)
+        print(
+            f"seed {config.seed}: level 0: entropy {entropy:.4f}, cross-entropy {reached:.4f} nats "
+            f"(+{100 * (reached / entropy - 1):.2f}%; by the buffer's held-out samples {report.held_out_loss:.4f}), "
+            f"{report.updates} updates, {spent:.0f} s"
+        )
+        return opponent, reached / entropy - 1
+
+    def _way(self, config: TrainConfig, own: NDArray[Any], team: NDArray[Any], whose: str) -> float:
+        solved = self.exact.solve(
+            [Problem(self.exact.uniform("agent"), team), Problem(own, team), Problem(None, team)],
+            horizon=config.horizon,
+            discount=config.discount,
+        )
+        nodes = self.inputs.buffer.graph_state_idx
+        uniform, value, best = (float(solution.values[nodes].mean()) for solution in solved)
+        way = (value - uniform) / (best - uniform)
+        print(
+            f"seed {config.seed}: against {whose}: uniform play {uniform:.4f}, trained {value:.4f}, best response "
+            f"{best:.4f}: {100 * way:.1f}% of the way",
+            flush=True,
+        )
+        return way
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -164,28 +195,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sharpness", type=float, default=1.0, help="nats a step nearer, of the team")
     parser.add_argument("--transitions", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--root-states", type=int, default=50_000)
+    parser.add_argument("--root-states", type=int, default=TrainConfig.agent_root_state_samples)
     parser.add_argument("--export", type=Path, help="keep the export here, and use it if it is there")
     options = parser.parse_args(arguments)
     world = Pursuit(options.agents, options.slip)
     focal = options.agents - 1
     chase = Chase(world, focal, options.sharpness)
-    excess, way = [], []
+    learned = []
     with tempfile.TemporaryDirectory(prefix="omstore-bench-") as name:
         export = options.export or Path(name) / "export"
         if not (export / "store").exists():
             make_export(export, world, chase, options.transitions, seed=0)
         inputs = prepare_om_training_inputs(export, focal_agent=focal)
         print(f"{inputs.graph!r}, {len(inputs.buffer):,} transitions")
-        known = held_out(inputs.graph, world, chase, max(10_000, options.transitions // 5))
+        bench = Bench(inputs, world, chase, max(10_000, options.transitions // 5))
         for seed in range(options.seeds):
-            config = replace(IMPROVEMENT, root_state_samples=options.root_states, seed=seed)
-            found = learn(inputs, known, Level0Config(seed=seed), config)
-            excess.append(found[0])
-            way.append(found[1])
+            learned.append(bench.learn(TrainConfig(seed=seed, agent_root_state_samples=options.root_states)))
     # the worst of all seeds
-    holds = verdict("entropy / cross-entropy of level 0", 1 / (1 + max(excess)), 1 / (1 + WITHIN))
-    return 0 if holds & verdict("way to the best response", min(way), REACHED) else 1
+    holds = verdict(
+        "entropy / cross-entropy of level 0", 1 / (1 + max(each.excess for each in learned)), 1 / (1 + WITHIN)
+    )
+    return 0 if holds & verdict("way to the best response", min(each.way for each in learned), REACHED) else 1
 
 
 if __name__ == "__main__":

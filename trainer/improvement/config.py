@@ -49,21 +49,22 @@ class SoftRolloutPIConfig:
     root_state_samples: int = setting(
         100_000, "root states", "Root states to draw altogether, those that aren't in the graph included."
     )
+    # n_rollouts to lr are chosen by what they learn: docs/decisions/0016-training-defaults.md
     batch: int = setting(512, "root states", "Root states of an update; the last update takes what is left.")
-    n_rollouts: int = setting(8, "rollouts", "Rollouts of each candidate of a root.")
+    n_rollouts: int = setting(192, "rollouts", "Rollouts of each candidate of a root.")
     horizon: int = setting(10, "steps", "Steps of a rollout at most.")
     discount: float = setting(
         0.95, "factor a step", "Factor by which a reward counts less for each step that it comes later."
     )
     temperature: float = setting(
-        0.05,
+        0.015,
         "return",
         "Difference of action values at which the soft target is e times as likely for the better one.",
     )
     entropy_coef: float = setting(
         0.005, "nats a nat", "Cross-entropy that a nat of the policy's entropy is worth."
     )
-    lr: float = setting(1e-3, "weight a step", "Step size of Adam at first.")
+    lr: float = setting(1e-2, "weight a step", "Step size of Adam at first.")
     lr_decay: float = setting(
         0.5, "fraction", "Fraction of a phase, at its end, over which lr falls linearly to 0; 0: it stays."
     )
