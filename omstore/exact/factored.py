@@ -203,6 +203,8 @@ class FactoredSource(RowSource):
         own_is_last = self.splits(sides)
         if own_is_last is not None:
             return self, own_is_last
+        if self._partly or not self._stages.always:  # in any order of components
+            return None
         everybody = range(len(self.graph.num_actions))
         for side in (list(agents), [agent for agent in everybody if agent not in agents]):
             turned = self.turned(side[0]) if len(side) == 1 else None

@@ -28,9 +28,9 @@ _PARTS_PER_THREAD = 4
 class Sweeper:
     """Backs values up over all rows of a graph, by the shortest way that its encoding has.
 
-    Memory: 8 bytes a node for each value function that is backed up, 25 more where rewards are nodes' own, and
-    some megabytes a thread. Nodes are backed up one by one: neither threads nor what else is backed up have an
-    influence on a result.
+    Memory: 8 bytes a node for each value function that is backed up, 25 more where rewards are nodes' own, 8 more for
+    each agent that is a side against all others in factored rows, and some megabytes a thread. Nodes are backed up one
+    by one: neither threads nor what else is backed up have an influence on a result.
 
     Parameters
     ----------
