@@ -60,10 +60,10 @@ def test_illegal_rows_go_along_edges(partly_legal, rng, encoding):  # noqa: F811
     assert np.allclose(pusher.push(mass, own, other), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("agents", [2, 3])
+@pytest.mark.parametrize("agents", [2, 3, 4])
 def test_pushing_and_backing_up_are_transposed(pursuit, rng, agents):
     """<mass, expected values> is <what comes, values>: two independent kernels, chunks cut within heads."""
-    graph = pursuit("factored", agents, agents == 3)
+    graph = pursuit("factored", agents, agents > 2)
     count = graph.num_nodes
     own, other = random_policy(rng, count, 5), random_policy(rng, count, 5 ** (agents - 1))
     mass, values, out = rng.random(count), rng.random(count), np.empty(count)
