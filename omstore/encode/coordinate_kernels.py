@@ -12,11 +12,11 @@ import numpy as np
 
 from omstore.compiled import inner_kernel, kernel
 
-__all__ = ["component_sums", "digits_of", "positions_of"]
+__all__ = ["component_sums", "digits_of", "mix", "positions_of"]
 
 
 @inner_kernel
-def _mix(number: Any) -> Any:
+def mix(number: Any) -> Any:
     """Scatter 64 bits (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
     z = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -86,7 +86,7 @@ def component_sums(
     total = np.uint64(0)
     ones = np.zeros(width, np.int64)  # only the bits that are set are visited: most aren't
     for i in range(packed.shape[0]):
-        weight = _mix(first_node + i)
+        weight = mix(first_node + i)
         total += weight
         if component_bits == 1:
             for k in range(packed.shape[1]):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import inner_kernel, kernel
+from omstore.encode.coordinate_kernels import mix
 
 __all__ = [
     "fingerprint_rows",
@@ -24,21 +25,12 @@ __all__ = [
 
 
 @inner_kernel
-def _mix(number: Any) -> Any:
-    """Scatter 64 bits (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
-    z = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-@inner_kernel
 def _weight(component: int, value: int) -> float:
     """A fixed random number in [0, 1) for a component's value; 0 for the value 0."""
     if value == 0:
         return 0.0
     key = (np.uint64(component) << np.uint64(32)) ^ np.uint64(value)
-    return float(_mix(key) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+    return float(mix(key) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @inner_kernel
@@ -156,7 +148,7 @@ def label_states(
         hashed = np.uint64(0)
         for k in range(byte.size):
             hashed = (hashed ^ np.uint64(packed[node, byte[k]] & mask[k])) * np.uint64(0x100000001B3)
-        slot = np.int64(_mix(hashed) & inside)
+        slot = np.int64(mix(hashed) & inside)
         while True:
             label = np.int64(table[slot])
             if label < 0:
@@ -188,13 +180,13 @@ def keep_nodes(
     The nodes with the least hashes stay (bottom-k sampling), in their order. `wanted` (size,) uint8; `keys`
     (size, k) uint64 must be all ones, `kept` (size, k) int64 all -1.
     """
-    salt = _mix(seed)
+    salt = mix(seed)
     most = kept.shape[1]
     for node in range(num_nodes):
         local = (_product(product, node) // stride) % wanted.size
         if wanted[local] == 0:
             continue
-        key = _mix(np.uint64(node) ^ salt)
+        key = mix(np.uint64(node) ^ salt)
         if key >= keys[local, most - 1]:
             continue
         at = most - 1

@@ -1,9 +1,10 @@
 """The lazy reading API: a store's graph and replay, batched and bounded."""
 
 from omstore.read.attributes import Attribute
-from omstore.read.graph import Graph, Sample, Successors, SweepChunk
+from omstore.read.graph import Graph
 from omstore.read.replay import Replay, Transitions
 from omstore.read.store import Store, open_store
+from omstore.read.successors import Sample, Successors, SweepChunk
 
 __all__ = [
     "Attribute",

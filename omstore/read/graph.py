@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,75 +17,12 @@ from omstore.read.actions import as_batch, decode_joint, encode_joint
 from omstore.read.arrays import VersionArrays
 from omstore.read.attributes import Attribute, EdgeSet, open_attribute
 from omstore.read.kernels import find_legacy, row_numbers
+from omstore.read.successors import Sample, Successors, SweepChunk
 from omstore.rows import GraphSize, Probabilities, RowEncoding, open_rows
 
-__all__ = ["Graph", "Sample", "Successors", "SweepChunk"]
+__all__ = ["Graph"]
 
 _NEEDED = ("probability", "reward", "done")
-
-
-@dataclass(frozen=True)
-class Successors:
-    """The successors of a batch of B rows, ragged: row b owns ``offsets[b]:offsets[b + 1]`` of each array.
-
-    Attributes
-    ----------
-    offsets : (B + 1,) int64
-    next_node : (E',) int64
-        Ascending within a row.
-    probability : (E',) float64
-    reward : (E', agents) float64
-    done : (E',) bool
-    kept : mapping of str to (E', ...) array
-        Kept fields that were asked for.
-    """
-
-    offsets: NDArray[np.int64]
-    next_node: NDArray[np.int64]
-    probability: NDArray[np.float64]
-    reward: NDArray[np.float64]
-    done: NDArray[np.bool_]
-    kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-    @property
-    def outdegree(self) -> NDArray[np.int64]:
-        """(B,) successors of each row."""
-        return np.diff(self.offsets)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One successor of each of B rows.
-
-    Attributes
-    ----------
-    next_node : (B,) int64
-    probability : (B,) float64
-        Of the successor drawn.
-    reward : (B, agents) float64
-    done : (B,) bool
-    kept : mapping of str to (B, ...) array
-        Kept fields that were asked for.
-    """
-
-    next_node: NDArray[np.int64]
-    probability: NDArray[np.float64]
-    reward: NDArray[np.float64]
-    done: NDArray[np.bool_]
-    kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SweepChunk:
-    """Consecutive rows of a sweep: their numbers are ``first_row`` and on."""
-
-    first_row: int
-    successors: Successors
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """(n,) row numbers, ``node * num_joint_actions + joint_action``."""
-        return np.arange(self.first_row, self.first_row + len(self.successors.offsets) - 1)
 
 
 class Graph:
