@@ -14,6 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from omstore.compiled import inlined_kernel, intrinsic, kernel, prefetch
+from omstore.rollout.policy_kernels import LANES
 
 __all__ = [
     "DRAWS",
@@ -37,7 +38,6 @@ ILLEGAL_CANDIDATE = 3
 DRAWS = 3
 """Random numbers of a step: for the other side's action, the learner's, the successor."""
 
-_LANES = 8  # the twin of omstore.rollout.policy_kernels.LANES
 _SEARCHED = 64  # actions from which on a row is searched instead of compared as a whole
 _BATCH = 128  # environments in flight; enough to hide memory latency
 
@@ -48,14 +48,14 @@ def _count_passed(typing: Any, cumulative: Any, position: Any, number: Any) -> A
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        vector = ir.VectorType(data.type.pointee, _LANES)
+        vector = ir.VectorType(data.type.pointee, LANES)
         place = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
         nothing = ir.Constant(vector, ir.Undefined)
         first = builder.insert_element(nothing, arguments[2], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), None)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
         splat = builder.shuffle_vector(first, nothing, zeros)
         passed = builder.fcmp_ordered(">=", splat, builder.load(place, align=4))
-        bits = builder.bitcast(passed, ir.IntType(_LANES))
+        bits = builder.bitcast(passed, ir.IntType(LANES))
         return builder.zext(builder.ctpop(bits), ir.IntType(64))
 
     return types.int64(cumulative, types.int64, types.float32), generate
@@ -143,18 +143,18 @@ def _draw_batch(table: Any, stride: Any, rows: Any, numbers: Any, count: Any, ac
         for i in range(count):
             at = rows[i] * stride
             passed = _count_passed(table, at, numbers[i])
-            for k in range(at + _LANES, at + stride, _LANES):
+            for k in range(at + LANES, at + stride, LANES):
                 passed += _count_passed(table, k, numbers[i])
             actions[i] = passed
         return
     for i in range(count):
         actions[i] = 0
-    left = stride // _LANES
+    left = stride // LANES
     while left > 1:
         half = left >> 1
         for i in range(count):
-            end = table[np.uint64(rows[i] * stride + actions[i] + half * _LANES - 1)]
-            actions[i] += half * _LANES * np.int64(numbers[i] >= end)
+            end = table[np.uint64(rows[i] * stride + actions[i] + half * LANES - 1)]
+            actions[i] += half * LANES * np.int64(numbers[i] >= end)
         left -= half
     for i in range(count):
         actions[i] += _count_passed(table, rows[i] * stride + actions[i], numbers[i])

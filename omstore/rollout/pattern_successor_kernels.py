@@ -12,16 +12,9 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import kernel, prefetch
+from omstore.rows.kernels import BAD_CODE, BAD_NODE, BAD_OFFSETS, BAD_PATTERN, ILLEGAL, OK
 
 __all__ = ["draw_patterns"]
-
-# The statuses of omstore.rows.kernels, literally: a compiled kernel is cached by its own file's content.
-OK = 0
-ILLEGAL = 2
-BAD_OFFSETS = 3
-BAD_NODE = 4
-BAD_CODE = 5
-BAD_PATTERN = 7
 
 _BATCH = 128  # rows in flight; enough to hide memory latency
 

@@ -1,6 +1,6 @@
 """The compiled part of rollouts that draws successors of factored rows: next nodes and codes, and no edges.
 
-The same draws, to the bit, as those of `omstore.rows.factored_kernels.sample_rows`, which also numbers edges
+The same draws, to the bit, as those of `omstore.rows.factored_draws.sample_rows`, which also numbers edges
 and gives probabilities. Tables come checked; what is mapped (`product`, `node_at`, `block`, `block_pattern`)
 isn't trusted.
 """
@@ -10,77 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
-from omstore.compiled import inlined_kernel, intrinsic, kernel, prefetch
+from omstore.compiled import kernel, prefetch
+from omstore.rows.factored_draws import SHORT, count_passed, divided, reciprocal, search
+from omstore.rows.factored_kernels import BAD_PRODUCT
+from omstore.rows.kernels import BAD_CODE, BAD_NODE, BAD_PATTERN, ILLEGAL, OK
+from omstore.rows.patterns import NO_PATTERN
 
-__all__ = ["BAD_PRODUCT", "draw_factored"]
+__all__ = ["draw_factored"]
 
-# The statuses of omstore.rows.kernels and omstore.rows.factored_kernels, literally: a compiled kernel is cached
-# by its own file's content.
-OK = 0
-ILLEGAL = 2
-BAD_NODE = 4
-BAD_CODE = 5
-BAD_PATTERN = 7
-BAD_PRODUCT = 20
-
-_SHORT = 8  # outcomes of a kernel that are compared all at once
 _BATCH = 128  # rows in flight; enough to hide memory latency
-_NO_PATTERN = (1 << 32) - 1
-
-
-# The twin of the one in omstore.rows.factored_kernels.
-@intrinsic
-def _count_passed(typing: Any, padded: Any, position: Any, uniform: Any) -> Any:
-    """How many of 8 ascending numbers a uniform one isn't below; nothing is checked."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        vector = ir.VectorType(data.type.pointee, _SHORT)
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
-        nothing = ir.Constant(vector, ir.Undefined)
-        first = builder.insert_element(nothing, arguments[2], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _SHORT), None)
-        splat = builder.shuffle_vector(first, nothing, zeros)
-        passed = builder.fcmp_ordered(">=", splat, builder.load(place, align=8))
-        bits = builder.bitcast(passed, ir.IntType(_SHORT))
-        return builder.zext(builder.ctpop(bits), ir.IntType(64))
-
-    return types.int64(padded, types.int64, types.float64), generate
-
-
-@intrinsic
-def _upper_half(typing: Any, one: Any, two: Any) -> Any:
-    """Upper 64 bits of the product of two unsigned numbers."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        wide = ir.IntType(128)
-        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
-        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
-
-    return types.uint64(types.uint64, types.uint64), generate
-
-
-@inlined_kernel
-def _divided(number: Any, divisor: Any, reciprocal: Any) -> Any:
-    """Divide numbers of 32 bits by a multiplication, as omstore.rows.factored_kernels does."""
-    return np.int64(_upper_half(np.uint64(number), reciprocal)) if divisor > 1 else np.int64(number)
-
-
-@inlined_kernel
-def _search(cumulative: Any, start: Any, length: Any, uniform: Any) -> Any:
-    """Number within a pair of the outcome at which the cumulative probability passes `uniform`."""
-    low = np.int64(0)
-    high = length - 1
-    while low < high:
-        middle = (low + high) >> 1
-        if uniform < cumulative[start + middle]:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 @kernel
@@ -119,7 +58,7 @@ def draw_factored(
     """
     components = layout.shape[0]
     small = num_products < 4294967296
-    searched = padded.size == 0 or longest > _SHORT
+    searched = padded.size == 0 or longest > SHORT
     listed: Any = np.int64(0)
     states = np.empty(components * _BATCH, np.int64)
     left = np.empty(_BATCH, np.int64)
@@ -147,10 +86,10 @@ def draw_factored(
             possible[i] = 1
         for c in range(components - 1, 0, -1):
             size = layout[c, 0]
-            reciprocal = np.uint64(18446744073709551615) // np.uint64(size) + np.uint64(1)
+            inverse = reciprocal(size)
             for i in range(some):
                 number = left[i]
-                rest = _divided(number, size, reciprocal) if small else number // size
+                rest = divided(number, size, inverse) if small else number // size
                 states[np.uint64(c * _BATCH + i)] = number - rest * size
                 left[i] = rest
         for i in range(some):
@@ -163,10 +102,10 @@ def draw_factored(
                 start = np.int64(pairs[np.uint64(4 * pair)])
                 length = np.int64(pairs[np.uint64(4 * pair + 1)])
                 uniform = rest_of[i]
-                if searched and (length > _SHORT or padded.size == 0):
-                    chosen = _search(cumulative, start, length, uniform)
+                if searched and (length > SHORT or padded.size == 0):
+                    chosen = search(cumulative, start, length, uniform)
                 else:
-                    chosen = _count_passed(padded, pair * _SHORT, uniform)
+                    chosen = count_passed(padded, pair * SHORT, uniform)
                     chosen = max(min(chosen, length - 1), np.int64(0))
                 at = 4 * (start + chosen)  # an outcome that exists, or for an illegal row the next
                 rest_of[i] = (uniform - outcomes[np.uint64(at)]) / outcomes[np.uint64(at + 1)]
@@ -181,7 +120,7 @@ def draw_factored(
                     if own_block > block_pattern.shape[0]:
                         return BAD_PATTERN, first + i, listed
                     pattern = np.int64(block_pattern[own_block - 1, actions[first + i]])
-                    if pattern != _NO_PATTERN:
+                    if pattern != NO_PATTERN:
                         exceptional[listed] = first + i
                         patterns[listed] = pattern
                         listed += 1

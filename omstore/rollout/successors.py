@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
 from omstore.read.attributes import Attribute
-from omstore.rollout import successor_kernels
 from omstore.rollout.pattern_successor_kernels import draw_patterns
+from omstore.rollout.successor_kernels import draw_factored
 from omstore.rows import DictionaryRows, FactoredRows, Probabilities, RowEncoding
 from omstore.rows.encoding import DrawnEdges, raise_status
+from omstore.rows.factored_kernels import BAD_PRODUCT
 from omstore.rows.factored_tables import build_tables, code_table
+from omstore.rows.kernels import OK
 from omstore.rows.pattern_kernels import SCAN, SEARCH_LISTS
 
 __all__ = ["DictionarySource", "Drawn", "FactoredSource", "RowSource", "SuccessorSource", "successor_source"]
@@ -116,10 +118,10 @@ class FactoredSource(SuccessorSource):
         code = np.zeros(count if self._coded else 0, np.int64)
         room = count if self._encoding.exceptions is not None else 0
         exceptional, patterns = np.empty(room, np.int64), np.empty(room, np.int64)
-        status, position, listed = successor_kernels.draw_factored(
+        status, position, listed = draw_factored(
             *self._tables, count, nodes, joint_actions, uniforms, next_node, code, exceptional, patterns
         )
-        if status == successor_kernels.BAD_PRODUCT:
+        if status == BAD_PRODUCT:
             raise CorruptStoreError(
                 f"rows: node {nodes[position]} is damaged: rows/product isn't within 0 to "
                 f"{self._encoding.factoring.num_products - 1:,}",
@@ -157,7 +159,7 @@ class FactoredSource(SuccessorSource):
     def _raise(
         self, status: int, position: int, nodes: NDArray[np.int64], joint_actions: NDArray[np.int64]
     ) -> None:
-        if status != successor_kernels.OK:
+        if status != OK:
             size = self._encoding.size
             row = int(nodes[position] * size.num_joint_actions + joint_actions[position])
             raise_status(status, position, row, size)
@@ -219,7 +221,7 @@ class DictionarySource(SuccessorSource):
         status, position = draw_patterns(
             *self._tables, count, nodes, joint_actions, uniforms, next_node, code
         )
-        if status != successor_kernels.OK:
+        if status != OK:
             row = int(nodes[position] * self._size.num_joint_actions + joint_actions[position])
             raise_status(status, position, row, self._size)
         return Drawn(next_node, code)
