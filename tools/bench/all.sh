@@ -48,5 +48,6 @@ bench bench_training.py
 bench bench_training_memory.py
 bench bench_training_memory.py --agents 4
 bench bench_learning.py
+bench bench_learning.py --agents 3 --seeds 1 --export "$data/chased"
 bench bench_resume.py
 exit $status

@@ -26,7 +26,7 @@ import click
 RESULTS = ("iop_stack.pt", "metrics.jsonl")
 SETTINGS = (
     "--level0-epochs=2", "--level0-batch=128", "--agent-root-state-samples=20000", "--team-root-state-samples=20000",
-    "--batch=256", "--checkpoint-updates=7", "--quiet",
+    "--batch=256", "--n-rollouts=8", "--checkpoint-updates=7", "--quiet",
 )  # fmt: skip
 
 
