@@ -36,10 +36,13 @@ def stamp_cache(kernel: Any, function: Callable[..., Any]) -> bool:
     Returns
     -------
     bool
-        False where numba keeps its stamp elsewhere than numba 0.61 to 0.68 do: a kernel that calls other files'
-        must not be cached then.
+        False where the kernel must not be cached: it may call other files' kernels, and those files can't be read, or
+        numba keeps its stamp elsewhere than 0.61 to 0.68 do.
     """
-    files, constants = taken_from_elsewhere(function)
+    try:
+        files, constants = taken_from_elsewhere(function)
+    except OSError:  # a file that can't be read can't be compared either
+        return False
     file: Any = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if not hasattr(file, "_source_stamp"):
         return not files

@@ -135,6 +135,17 @@ def test_without_a_stamp_only_what_calls_nothing_elsewhere_is_cached():
     assert stamp_cache(object(), stamp_cache)
 
 
+def test_a_file_that_cannot_be_read_is_no_error(made):
+    folder, _ = made
+    code = (
+        f"import sys, pathlib; sys.path.insert(0, {str(folder.parent)!r}); import made.inner; "
+        f"pathlib.Path({str(folder / 'deep.py')!r}).unlink(); from made.outer import outer; "
+        "print(outer(0), type(outer._cache).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "11101 NullCache\n"
+
+
 def test_what_cannot_be_stamped_is_compiled_afresh(monkeypatch):
     def twice(x):
         return 2 * x
