@@ -98,15 +98,15 @@ class TestResume:
 
     def test_other_settings_are_refused_by_name(self, export):
         with pytest.raises(Interrupted):
-            run(export, stop=StopAfter(3))
+            run(export, stop=StopAfter(3), lr=0.25)
         with pytest.raises(UsageError, match="other settings") as refused:
-            run(export, lr=0.01)
-        assert "lr was 0.001, and is 0.01 now" in refused.value.message
+            run(export, lr=0.5)
+        assert "lr was 0.25, and is 0.5 now" in refused.value.message
         assert "--fresh" in refused.value.hint
 
     def test_fresh_starts_over(self, export, trained):
         with pytest.raises(Interrupted):
-            run(export, stop=StopAfter(12), lr=0.01)
+            run(export, stop=StopAfter(12), lr=0.5)
         report = run(export, fresh=True)
         assert report.resumed_from is None
         assert results(export) == results(trained)
