@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
-from omstore.compiled import inlined_kernel, intrinsic, kernel, prefetch
+from omstore.compiled import inlined_kernel, kernel, prefetch
 from omstore.rollout.policy_kernels import LANES
+from omstore.rows.factored_draws import count_passed
 
 __all__ = [
     "DRAWS",
@@ -40,25 +39,6 @@ DRAWS = 3
 
 _SEARCHED = 64  # actions from which on a row is searched instead of compared as a whole
 _BATCH = 128  # environments in flight; enough to hide memory latency
-
-
-@intrinsic
-def _count_passed(typing: Any, cumulative: Any, position: Any, number: Any) -> Any:
-    """How many of 8 ascending float32 a float32 isn't below; nothing is checked."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        vector = ir.VectorType(data.type.pointee, LANES)
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
-        nothing = ir.Constant(vector, ir.Undefined)
-        first = builder.insert_element(nothing, arguments[2], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-        splat = builder.shuffle_vector(first, nothing, zeros)
-        passed = builder.fcmp_ordered(">=", splat, builder.load(place, align=4))
-        bits = builder.bitcast(passed, ir.IntType(LANES))
-        return builder.zext(builder.ctpop(bits), ir.IntType(64))
-
-    return types.int64(cumulative, types.int64, types.float32), generate
 
 
 @inlined_kernel
@@ -142,9 +122,9 @@ def _draw_batch(table: Any, stride: Any, rows: Any, numbers: Any, count: Any, ac
     if stride < _SEARCHED:
         for i in range(count):
             at = rows[i] * stride
-            passed = _count_passed(table, at, numbers[i])
+            passed = count_passed(table, at, numbers[i])
             for k in range(at + LANES, at + stride, LANES):
-                passed += _count_passed(table, k, numbers[i])
+                passed += count_passed(table, k, numbers[i])
             actions[i] = passed
         return
     for i in range(count):
@@ -157,7 +137,7 @@ def _draw_batch(table: Any, stride: Any, rows: Any, numbers: Any, count: Any, ac
             actions[i] += half * LANES * np.int64(numbers[i] >= end)
         left -= half
     for i in range(count):
-        actions[i] += _count_passed(table, rows[i] * stride + actions[i], numbers[i])
+        actions[i] += count_passed(table, rows[i] * stride + actions[i], numbers[i])
 
 
 @kernel

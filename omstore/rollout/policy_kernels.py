@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import kernel
+from omstore.rows.factored_draws import SHORT
 
 __all__ = ["LANES", "cumulate"]
 
-LANES = 8
+LANES = SHORT
 """Rows of a table are padded to a multiple of it: so many numbers are compared at once."""
 
 

@@ -35,22 +35,23 @@ _BATCH = 128  # rows in flight; enough to hide memory latency
 
 
 @intrinsic
-def count_passed(typing: Any, padded: Any, position: Any, uniform: Any) -> Any:
-    """How many of `SHORT` ascending numbers a uniform one isn't below; nothing is checked."""
+def count_passed(typing: Any, ascending: Any, position: Any, number: Any) -> Any:
+    """How many of `SHORT` ascending floats a number of their type isn't below; nothing is checked."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        align = signature.args[0].dtype.bitwidth // 8
         vector = ir.VectorType(data.type.pointee, SHORT)
         place = builder.bitcast(builder.gep(data, [arguments[1]]), vector.as_pointer())
         nothing = ir.Constant(vector, ir.Undefined)
         first = builder.insert_element(nothing, arguments[2], ir.Constant(ir.IntType(32), 0))
         zeros = ir.Constant(ir.VectorType(ir.IntType(32), SHORT), None)
         splat = builder.shuffle_vector(first, nothing, zeros)
-        passed = builder.fcmp_ordered(">=", splat, builder.load(place, align=8))
+        passed = builder.fcmp_ordered(">=", splat, builder.load(place, align=align))
         bits = builder.bitcast(passed, ir.IntType(SHORT))
         return builder.zext(builder.ctpop(bits), ir.IntType(64))
 
-    return types.int64(padded, types.int64, types.float64), generate
+    return types.int64(ascending, types.int64, ascending.dtype), generate
 
 
 @intrinsic
