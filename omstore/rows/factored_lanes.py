@@ -90,6 +90,10 @@ def expand(
     Scaled next states and classes are added up. In place, from the back: what an outcome becomes never lies
     before it.
     """
+    for c in range(first, stop):
+        pair = action_pair[action, c] + base[c]
+        if offsets[pair] == offsets[pair + 1]:
+            return np.int64(0)  # with nothing written: where no state has outcomes, the place is another's
     count = np.int64(1)
     numbers[place] = 0
     classes[place] = 0
@@ -97,8 +101,6 @@ def expand(
         pair = action_pair[action, c] + base[c]
         start = offsets[pair]
         length = offsets[pair + 1] - start
-        if length == 0:
-            return np.int64(0)
         for i in range(count - 1, -1, -1):
             number = np.int64(numbers[np.uint64(place + i)])
             kind = classes[np.uint64(place + i)]

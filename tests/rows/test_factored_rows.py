@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from omstore.errors import UsageError
@@ -160,6 +160,9 @@ def test_starts_without_a_table_of_blocks(
     shuffled=st.booleans(),
     exceptions=st.sampled_from([0.0, 0.05, 0.5]),
     empty=st.sampled_from([0.0, 0.2]),
+)
+@example(  # an action without outcomes anywhere, between reads of a row that is kept for its node
+    seed=203512, shape=[(0, 4)], num_actions=(3, 1), missing=0.0, shuffled=False, exceptions=0.0, empty=0.2
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_world(
