@@ -48,15 +48,16 @@ class Column:
         return int(self.dtype.itemsize * math.prod(self.item_shape))
 
 
-def edge_columns(graph: Graph, next_node: np.typing.DTypeLike) -> list[Column]:
+def edge_columns(source: Source, next_node: np.typing.DTypeLike) -> list[Column]:
     """List the columns of a graph's edges: next node, probability, reward, done and ``kept_NAME``.
 
     Parameters
     ----------
-    graph : Graph
+    source : Source
     next_node : dtype
         What next nodes are to be written as.
     """
+    graph = source.graph
 
     def kept(name: str) -> Column:
         attribute = graph.attribute(name)
@@ -70,6 +71,12 @@ def edge_columns(graph: Graph, next_node: np.typing.DTypeLike) -> list[Column]:
 
     nodes = np.dtype(next_node).newbyteorder("<")
     double = np.dtype("<f8")
+    reward = Column(
+        "reward",
+        double,
+        (len(graph.agents),),
+        lambda chunk: np.ascontiguousarray(chunk.successors.reward, double),
+    )
     return [
         Column("next_node", nodes, (), lambda chunk: chunk.successors.next_node.astype(nodes)),
         Column(
@@ -78,12 +85,7 @@ def edge_columns(graph: Graph, next_node: np.typing.DTypeLike) -> list[Column]:
             (),
             lambda chunk: np.ascontiguousarray(chunk.successors.probability, double),
         ),
-        Column(
-            "reward",
-            double,
-            (len(graph.agents),),
-            lambda chunk: np.ascontiguousarray(chunk.successors.reward, double),
-        ),
+        *([reward] if source.rewards else []),
         Column(
             "done", np.dtype(bool), (), lambda chunk: np.ascontiguousarray(chunk.successors.done, np.bool_)
         ),
@@ -103,12 +105,15 @@ class Source:
     max_ram : int
         Bytes of anonymous memory; what is written doesn't depend on it.
     progress : Progress
+    rewards : bool
+        Whether rewards are written.
     """
 
     graph: Graph
     manifest: Manifest
     max_ram: int = DEFAULT_BUDGET
     progress: Progress = field(default_factory=silent)
+    rewards: bool = True
 
     @property
     def codec(self) -> StateCodec:

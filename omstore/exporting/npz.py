@@ -21,9 +21,9 @@ def write_npz(source: Source, path: Path) -> None:
     """Write a graph as an npz file that ``numpy.load`` opens.
 
     Members: ``offsets`` (N*A + 1,) int64, and by edge ``next_node`` (uint32, or uint64 from 2^32 nodes on),
-    ``probability``, ``reward`` (E, agents), ``done``, ``kept_NAME``; by node ``state`` (N, Wb) uint8, packed,
-    and ``legacy_id``; ``state_width``, ``state_component_bits``, ``agents``, ``num_actions``. Row
-    ``node * A + joint_action`` has edges ``offsets[row]:offsets[row + 1]``.
+    ``probability``, ``reward`` (E, agents) unless it is left out, ``done``, ``kept_NAME``; by node ``state``
+    (N, Wb) uint8, packed, and ``legacy_id``; ``state_width``, ``state_component_bits``, ``agents``, ``num_actions``.
+    Row ``node * A + joint_action`` has edges ``offsets[row]:offsets[row + 1]``.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def write_npz(source: Source, path: Path) -> None:
     path : Path
         An existing file that is written over.
     """
-    columns = edge_columns(source.graph, next_node_dtype(source.graph.num_nodes))
+    columns = edge_columns(source, next_node_dtype(source.graph.num_nodes))
     _write(source, path, "offsets", np.dtype("<i8"), columns, {})
 
 
@@ -53,7 +53,7 @@ def write_scipy(source: Source, path: Path) -> None:
     names = {"next_node": "indices", "probability": "data"}
     columns = [
         Column(names.get(column.name, column.name), column.dtype, column.item_shape, column.of)
-        for column in edge_columns(graph, index)
+        for column in edge_columns(source, index)
     ]
     head = {
         "format": np.array(b"csr"),

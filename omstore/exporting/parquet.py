@@ -78,7 +78,7 @@ def write_parquet(source: Source, folder: Path) -> None:
             }
         )
     }
-    columns = edge_columns(graph, np.int64)
+    columns = edge_columns(source, np.int64)
     _write_table(arrow, parquet, folder / FILES[0], _edge_groups(arrow, source, columns), about)
     _write_table(arrow, parquet, folder / FILES[1], _node_groups(arrow, source), about)
 

@@ -74,6 +74,7 @@ def export_graph(
     to: str,
     *,
     version: str | int | None = None,
+    rewards: bool = True,
     force: bool = False,
     allow_model_import: bool = False,
     max_ram: int = DEFAULT_BUDGET,
@@ -96,6 +97,8 @@ def export_graph(
         ``"umb"`` (Storm, PRISM, Modest).
     version : str or int, optional
         By default the live version.
+    rewards : bool
+        Write the agents' rewards, 8 bytes an edge for each agent: more than everything else in most formats.
     force : bool
         Replace what is there.
     allow_model_import : bool
@@ -123,9 +126,11 @@ def export_graph(
     with open_store(path, version, allow_model_import=allow_model_import) as store:
         if store.graph is None:
             raise UsageError(f"{store.path} holds a replay only; there is no graph to export")
-        source = Source(store.graph, store.manifest, max_ram, progress or silent())
+        source = Source(store.graph, store.manifest, max_ram, progress or silent(), rewards)
         with destination(out, folder=folder, force=force) as part:
             notes = _WRITERS[to](source, part) or ()
+        if not rewards:
+            notes += ("rewards were left out",)
         counts = store.manifest.counts
         size = sum((out / name).stat().st_size for name in folder) if folder else out.stat().st_size
         return ExportReport(

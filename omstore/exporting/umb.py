@@ -80,7 +80,7 @@ def write_umb(source: Source, path: Path) -> tuple[str, ...]:
     """
     graph = source.graph
     choices = _count_choices(source)
-    rewards = _reward_names(graph.agents)
+    rewards = dict(zip(_reward_names(graph.agents), graph.agents, strict=True)) if source.rewards else {}
     by_choice = graph.attributes["reward"].level in ("graph", "node", "row")
     index = json.dumps(_index(source, choices, rewards, by_choice), indent=1).encode()
     names = _action_names(source, choices)
@@ -143,7 +143,7 @@ def _members(
     ]
 
 
-def _index(source: Source, choices: Choices, rewards: list[str], by_choice: bool) -> dict[str, Any]:
+def _index(source: Source, choices: Choices, rewards: dict[str, str], by_choice: bool) -> dict[str, Any]:
     graph, codec = source.graph, source.codec
     kind = _BOOL if codec.component_bits == 1 else {"type": "uint", "size": codec.component_bits}
     variables: list[dict[str, Any]] = [
@@ -179,7 +179,7 @@ def _index(source: Source, choices: Choices, rewards: list[str], by_choice: bool
                     "applies-to": [applies],
                     "type": _DOUBLE,
                 }
-                for name, agent in zip(rewards, graph.agents, strict=True)
+                for name, agent in rewards.items()
             },
         },
         "valuations": {"states": {"unique": True, "classes": [{"variables": variables}]}},

@@ -64,6 +64,24 @@ def test_scipy_loads_the_probabilities(made: Made, everything: Successors, tmp_p
     assert np.allclose(rewards.toarray(), expected)
 
 
+@pytest.mark.parametrize("to", ["npz", "scipy"])
+def test_without_rewards_everything_else_is_as_it_was(made: Made, tmp_path: Path, to: str) -> None:
+    for rewards in (True, False):
+        export_graph(made.export, tmp_path / f"{rewards}.npz", to, rewards=rewards)
+    with np.load(tmp_path / "True.npz") as whole, np.load(tmp_path / "False.npz") as less:
+        assert [name for name in whole.files if name != "reward"] == less.files
+        assert all(np.array_equal(whole[name], less[name]) for name in less.files)
+
+
+def test_parquet_without_rewards(made: Made, tmp_path: Path) -> None:
+    for rewards in (True, False):
+        export_graph(made.export, tmp_path / str(rewards), "parquet", rewards=rewards)
+    whole, less = (
+        pyarrow.parquet.read_table(tmp_path / f"{rewards}" / "edges.parquet") for rewards in (True, False)
+    )
+    assert whole.drop_columns([f"reward_{agent}" for agent in made.world.agents]).equals(less)
+
+
 def test_parquet_holds_edges_and_nodes(made: Made, everything: Successors, tmp_path: Path) -> None:
     export_graph(made.export, tmp_path / "tables", "parquet")
     edges = pyarrow.parquet.read_table(tmp_path / "tables" / "edges.parquet")

@@ -34,6 +34,11 @@ def test_results_as_text_and_as_json(
     assert document["num_nodes"] == made.world.num_nodes
     assert (document["format"], document["path"], captured.err) == (to, str(out), "")
     assert bool(document["notes"]) == (to == "umb")
+    arguments = ["export", str(made.export), str(tmp_path / "less"), "--to", to, "--no-rewards", "--json"]
+    assert main(arguments) == 0
+    less = json.loads(capsys.readouterr().out)
+    assert less["size"] < document["size"]
+    assert less["notes"] == [*document["notes"], "rewards were left out"]
 
 
 def test_usage_errors_name_the_way_out(

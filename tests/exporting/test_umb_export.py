@@ -91,6 +91,19 @@ def test_rewards_that_know_no_successor_go_to_the_choices(tmp_path: Path, level:
             assert umb.annotations["rewards"][name]["choices"][choice] == found.reward[0, agent]
 
 
+def test_rewards_can_be_left_out(made: Made, tmp_path: Path) -> None:
+    umbs = []
+    for rewards in (True, False):
+        export_graph(made.export, tmp_path / f"{rewards}.umb", "umb", rewards=rewards)
+        umbs.append(umbi.umb.read(tmp_path / f"{rewards}.umb", strict=True))
+    whole, less = umbs
+    less.validate()
+    assert not less.annotations.get("rewards")
+    for name in ("state_to_choices", "choice_to_branches", "branch_to_target", "branch_to_probability"):
+        assert getattr(whole, name) == getattr(less, name)
+    assert whole.annotations["aps"]["done"]["states"] == less.annotations["aps"]["done"]["states"]
+
+
 def test_wide_components_are_little_endian_numbers(tmp_path: Path) -> None:
     states = np.array([[1, 300, 65535], [7, 0, 256]], np.uint16)
     source = SimpleNamespace(

@@ -36,9 +36,9 @@ def stored(folder: Path, world: RandomGraph, rows: str = "csr") -> omstore.Graph
     return graph
 
 
-def sparse(rng: np.random.Generator, nodes: int, actions: int) -> np.ndarray:
-    """Random policies of which some never play some actions."""
-    weights = rng.random((nodes, actions)) * (rng.random((nodes, actions)) < 0.6)
+def sparse(rng: np.random.Generator, nodes: int, actions: int, plays: float = 0.6) -> np.ndarray:
+    """Random policies that play some actions, a share of `plays`, or the first one."""
+    weights = rng.random((nodes, actions)) * (rng.random((nodes, actions)) < plays)
     weights[weights.sum(axis=1) == 0, 0] = 1.0
     return weights / weights.sum(axis=1, keepdims=True)
 

@@ -105,9 +105,20 @@ def test_three_agents_with_slip_equal_storms(tmp_path):
     cells = free_cells(graph, 3)
     captured = (cells[:, :-1] == cells[:, -1:]).any(axis=1)
     model = ExactModel(graph, 2)
+    pair = np.empty((44, 44), np.int64)
+    first, second = np.triu_indices(44)
+    pair[first, second] = pair[second, first] = np.arange(len(first))  # the pursuers are alike
+    place = pair[cells[:, 0], cells[:, 1]], cells[:, 2]
+    with np.load(DATA / "storm_pursuit3_slip.npz") as arrays:
+        storm = {name: arrays[name][place] for name in arrays.files}
     for steps, mean in SLIP.items():
         found = reach(model, choice="most", goal=captured, horizon=steps)
         assert found.values.mean() == pytest.approx(mean, abs=5e-7)
+        if f"pmax{steps}" in storm:
+            assert np.abs(found.values - storm[f"pmax{steps}"]).max() < 1e-12
+    found = reach(model, choice="most", goal=captured)
+    assert found.error <= 1e-6
+    assert np.abs(found.values - storm["pmax_inf"]).max() <= 1e-6
 
 
 @pytest.fixture(scope="module")
