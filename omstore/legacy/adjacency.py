@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from omstore.legacy import machine
+from omstore.legacy.machine import plan, tags
 from omstore.legacy.shapes import Shape, merge_all
 from omstore.legacy.values import Heap
 
 __all__ = ["Adjacency", "find_adjacency"]
 
 _SAMPLES: Final = 256
-_RECORDS: Final = (machine.OBJ, machine.TUPLE, machine.DICT)
+_RECORDS: Final = (tags.OBJ, tags.TUPLE, tags.DICT)
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def find_adjacency(
     level = 0
     outer, inner, lists = [], [], []
     for key, (tag, value) in pairs:
-        if tag == machine.LIST and level != 2:
+        if tag == tags.LIST and level != 2:
             level = 1
             lists.append(value)
-        elif tag == machine.DICT and level != 1 and (found := _inner_lists(heap, value)) is not None:
+        elif tag == tags.DICT and level != 1 and (found := _inner_lists(heap, value)) is not None:
             level = 2
             inner += found[0]
             lists += found[1]
@@ -75,21 +75,21 @@ def find_adjacency(
     if level == 2:
         open_items = entries[settled - 1 :] if settled > 0 else entries
         for position, (tag, value) in enumerate(open_items):
-            if tag == machine.LIST and value not in lists and position > 0:
+            if tag == tags.LIST and value not in lists and position > 0:
                 lists.append(value)
     if level == 2 and not inner:
         return None
     keys = [merge_all(heap.samples(some[:_SAMPLES])) for some in (outer, inner) if some]
-    if any(key.kind == machine.K_SKIP for key in keys):
+    if any(key.kind == plan.K_SKIP for key in keys):
         return None  # text, mostly: a dict of an export's parts
     records: list[tuple[int, int]] = []
     for address in lists:
-        if heap.slots[address + machine.C_ROWS] == 0 and len(records) < _SAMPLES:
+        if heap.slots[address + tags.C_ROWS] == 0 and len(records) < _SAMPLES:
             records += heap.items(address)
     if not records or any(tag not in _RECORDS for tag, _ in records):
         return None
     record = merge_all(heap.samples(records[:_SAMPLES]))
-    if record.kind not in (machine.K_OBJ, machine.K_SEQ, machine.K_DICT, machine.K_INTS, machine.K_FLOATS):
+    if record.kind not in (plan.K_OBJ, plan.K_SEQ, plan.K_DICT, plan.K_INTS, plan.K_FLOATS):
         return None
     kept = [address for address in lists if all(tag in _RECORDS for tag, _ in heap.items(address))]
     return Adjacency(keys, record, kept)
@@ -100,7 +100,7 @@ def _inner_lists(heap: Heap, address: int) -> tuple[list[tuple[int, int]], list[
     items = heap.items(address)
     keys, lists = items[::2], []
     for tag, value in items[1::2]:
-        if tag != machine.LIST:
+        if tag != tags.LIST:
             return None
         lists.append(value)
     return keys, lists

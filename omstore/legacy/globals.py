@@ -10,41 +10,41 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from omstore.legacy import machine
+from omstore.legacy.machine import tags
 
 __all__ = ["global_kind"]
 
 _NUMPY_CORE: Final = ("numpy.core", "numpy._core")
 
 _KNOWN: Final[dict[tuple[str, str], int]] = {
-    ("numpy", "dtype"): machine.G_DTYPE,
-    ("numpy", "ndarray"): machine.G_NAME,
-    ("_codecs", "encode"): machine.G_ENCODE,
-    ("copyreg", "_reconstructor"): machine.G_RECONSTRUCTOR,
-    ("copy_reg", "_reconstructor"): machine.G_RECONSTRUCTOR,
-    ("collections", "OrderedDict"): machine.G_DICT,
-    ("collections", "defaultdict"): machine.G_DICT,
-    ("collections", "Counter"): machine.G_DICT,
-    ("collections", "deque"): machine.G_DEQUE,
-    ("types", "SimpleNamespace"): machine.G_NAMESPACE,
-    ("torch._utils", "_rebuild_tensor_v2"): machine.G_TENSOR,
-    ("torch._utils", "_rebuild_parameter"): machine.G_PARAMETER,
-    ("torch.storage", "_load_from_bytes"): machine.G_STORAGE,
+    ("numpy", "dtype"): tags.G_DTYPE,
+    ("numpy", "ndarray"): tags.G_NAME,
+    ("_codecs", "encode"): tags.G_ENCODE,
+    ("copyreg", "_reconstructor"): tags.G_RECONSTRUCTOR,
+    ("copy_reg", "_reconstructor"): tags.G_RECONSTRUCTOR,
+    ("collections", "OrderedDict"): tags.G_DICT,
+    ("collections", "defaultdict"): tags.G_DICT,
+    ("collections", "Counter"): tags.G_DICT,
+    ("collections", "deque"): tags.G_DEQUE,
+    ("types", "SimpleNamespace"): tags.G_NAMESPACE,
+    ("torch._utils", "_rebuild_tensor_v2"): tags.G_TENSOR,
+    ("torch._utils", "_rebuild_parameter"): tags.G_PARAMETER,
+    ("torch.storage", "_load_from_bytes"): tags.G_STORAGE,
 }
 for _core in _NUMPY_CORE:
-    _KNOWN[(f"{_core}.multiarray", "_reconstruct")] = machine.G_RECONSTRUCT
-    _KNOWN[(f"{_core}.multiarray", "scalar")] = machine.G_SCALAR
-    _KNOWN[(f"{_core}.numeric", "_frombuffer")] = machine.G_FROMBUFFER
+    _KNOWN[(f"{_core}.multiarray", "_reconstruct")] = tags.G_RECONSTRUCT
+    _KNOWN[(f"{_core}.multiarray", "scalar")] = tags.G_SCALAR
+    _KNOWN[(f"{_core}.numeric", "_frombuffer")] = tags.G_FROMBUFFER
 for _builtins in ("builtins", "__builtin__"):
-    _KNOWN[(_builtins, "dict")] = machine.G_DICT
-    _KNOWN[(_builtins, "list")] = machine.G_LIST
-    _KNOWN[(_builtins, "tuple")] = machine.G_TUPLE
-    _KNOWN[(_builtins, "set")] = machine.G_SET
-    _KNOWN[(_builtins, "frozenset")] = machine.G_SET
-    _KNOWN[(_builtins, "bytes")] = machine.G_BYTES
-    _KNOWN[(_builtins, "bytearray")] = machine.G_BYTES
+    _KNOWN[(_builtins, "dict")] = tags.G_DICT
+    _KNOWN[(_builtins, "list")] = tags.G_LIST
+    _KNOWN[(_builtins, "tuple")] = tags.G_TUPLE
+    _KNOWN[(_builtins, "set")] = tags.G_SET
+    _KNOWN[(_builtins, "frozenset")] = tags.G_SET
+    _KNOWN[(_builtins, "bytes")] = tags.G_BYTES
+    _KNOWN[(_builtins, "bytearray")] = tags.G_BYTES
     for _name in ("object", "int", "float", "bool", "str"):
-        _KNOWN[(_builtins, _name)] = machine.G_NAME
+        _KNOWN[(_builtins, _name)] = tags.G_NAME
 
 # Constructors of plain values that exports carry in their metadata. They stay unread.
 _OPAQUE: Final = {
@@ -82,8 +82,8 @@ def global_kind(module: str, name: str) -> int:
     if known is not None:
         return known
     if (module, name) in _OPAQUE:
-        return machine.G_OPAQUE
+        return tags.G_OPAQUE
     top = module.partition(".")[0]
     if module != "__main__" and (top in sys.stdlib_module_names or top in _NO_CLASSES):
-        return machine.G_REFUSED
-    return machine.G_CLASS
+        return tags.G_REFUSED
+    return tags.G_CLASS

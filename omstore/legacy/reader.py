@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from omstore.legacy import machine
 from omstore.legacy.discovery import Discovery
+from omstore.legacy.machine import registers
 from omstore.legacy.names import plays_a_part
 from omstore.legacy.refusals import machine_error
 from omstore.legacy.scan import Scan, scan
@@ -115,9 +115,9 @@ def _run(
 ) -> None:
     """Pass 2: run the machine to STOP, and do what it asks for on the way."""
     released = 0
-    while (event := state.run(min(passed.stop, released + _STEP))) != machine.EV_STOP:
+    while (event := state.run(min(passed.stop, released + _STEP))) != registers.EV_STOP:
         _handle(event, state, discovery)
-        if event == machine.EV_LIMIT:
+        if event == registers.EV_LIMIT:
             report(source.size + state.offset)
         if state.offset - released >= _STEP:
             source.release(released, state.offset)
@@ -128,26 +128,26 @@ def _run(
 
 def _handle(event: int, state: State, discovery: Discovery) -> None:
     """What the machine stopped for."""
-    if event == machine.EV_FLUSH:
-        state.tables.flush(state.register(machine.R_TABLE))
-    elif event == machine.EV_LEARN:
-        begin, end = state.register(machine.R_ADDRESS), state.register(machine.R_VALUE)
-        state.learn(state.register(machine.R_TABLE), begin, end)
-    elif event == machine.EV_COLLECT:
-        need = state.register(machine.R_ADDRESS)
+    if event == registers.EV_FLUSH:
+        state.tables.flush(state.register(registers.R_TABLE))
+    elif event == registers.EV_LEARN:
+        begin, end = state.register(registers.R_ADDRESS), state.register(registers.R_VALUE)
+        state.learn(state.register(registers.R_TABLE), begin, end)
+    elif event == registers.EV_COLLECT:
+        need = state.register(registers.R_ADDRESS)
         discovery.look_for_adjacency()
         state.collect(need)
-    elif event == machine.EV_STACK:
+    elif event == registers.EV_STACK:
         state.grow_stack()
-    elif event == machine.EV_MARKS:
+    elif event == registers.EV_MARKS:
         state.grow_marks()
-    elif event == machine.EV_GLOBAL:
+    elif event == registers.EV_GLOBAL:
         state.add_global()
-    elif event == machine.EV_BIG:
+    elif event == registers.EV_BIG:
         discovery.big_container()
-    elif event == machine.EV_OVERFLOW:
+    elif event == registers.EV_OVERFLOW:
         discovery.overflow()
-    elif event == machine.EV_MISFIT:
+    elif event == registers.EV_MISFIT:
         discovery.misfit()
-    elif event == machine.EV_ERROR:
+    elif event == registers.EV_ERROR:
         raise machine_error(state)

@@ -12,8 +12,8 @@ from omstore.errors import (
     UnsafePickleError,
     UnsupportedPickleError,
 )
-from omstore.legacy import machine
 from omstore.legacy.globals import global_kind
+from omstore.legacy.machine import plan, registers, tags
 from omstore.legacy.schema import TableSchema
 from omstore.legacy.shapes import Shape, shape_of
 from omstore.legacy.state import State
@@ -22,28 +22,28 @@ from omstore.legacy.values import dtype_of
 __all__ = ["link_error", "machine_error", "misfit_error"]
 
 _REASONS: Final = {
-    machine.E_UNDERFLOW: "an opcode finds too few values",
-    machine.E_MARK: "an opcode finds no mark",
-    machine.E_MEMO: "a memo entry is fetched that was never stored",
-    machine.E_TYPE: "an opcode finds values of the wrong kind",
-    machine.E_OPCODE: "an opcode isn't supported",
+    registers.E_UNDERFLOW: "an opcode finds too few values",
+    registers.E_MARK: "an opcode finds no mark",
+    registers.E_MEMO: "a memo entry is fetched that was never stored",
+    registers.E_TYPE: "an opcode finds values of the wrong kind",
+    registers.E_OPCODE: "an opcode isn't supported",
 }
 
 
 def machine_error(state: State) -> LegacyError:
     """The error for what the machine found wrong with the opcode it's at."""
-    code = state.register(machine.R_ERROR)
+    code = state.register(registers.R_ERROR)
     what = f"{state.name}: byte {state.offset:,}"
-    if code in (machine.E_CALL, machine.E_NEWOBJ):
+    if code in (registers.E_CALL, registers.E_NEWOBJ):
         return _call_error(state, what, code)
-    if code == machine.E_LINK:
+    if code == registers.E_LINK:
         return link_error(state)
-    if code == machine.E_TENSOR:
+    if code == registers.E_TENSOR:
         return UnsupportedPickleError(
             f"{what}: a torch tensor that isn't a contiguous, dense CPU tensor of a plain number type",
             "Export numpy arrays, or tensor.contiguous().cpu().",
         )
-    if code == machine.E_DTYPE:
+    if code == registers.E_DTYPE:
         return UnsupportedPickleError(
             f"{what}: a numpy value of a dtype that isn't bool, integer or float up to 64 bits",
             "Export such arrays with a plain number dtype.",
@@ -55,8 +55,8 @@ def machine_error(state: State) -> LegacyError:
 
 
 def _call_error(state: State, what: str, code: int) -> UnsafePickleError:
-    module, name = state.classes[state.register(machine.R_VALUE)]
-    if global_kind(module, name) == machine.G_CLASS and code == machine.E_CALL:
+    module, name = state.classes[state.register(registers.R_VALUE)]
+    if global_kind(module, name) == tags.G_CLASS and code == registers.E_CALL:
         return UnsafePickleError(
             f"{what}: unpickling would call {module}.{name}, which omstore doesn't execute",
             "If it's a class of yours (an enum, attrs, or one with __reduce__), export its plain fields "
@@ -79,11 +79,11 @@ def link_error(state: State) -> BadDataError:
 
 def misfit_error(state: State) -> BadDataError:
     """The error for a value (R_TAG, R_VALUE) that doesn't fit its schema node (R_NODE)."""
-    node = state.register(machine.R_NODE)
-    tag, value = state.register(machine.R_TAG), state.register(machine.R_VALUE)
+    node = state.register(registers.R_NODE)
+    tag, value = state.register(registers.R_TAG), state.register(registers.R_VALUE)
     info = state.tables.infos[node]
     found = state.heap.value(tag, value)
-    text = repr(found) if tag < machine.FIRST_POINTER else _describe(shape_of(found))
+    text = repr(found) if tag < tags.FIRST_POINTER else _describe(shape_of(found))
     where = "".join(f"[{step!r}]" if isinstance(step, int) else f".{step}" for step in info.path)
     record = f"record {state.tables.num_rows(info.table):,} of {_place(state.tables.schemas[info.table])}"
     return BadDataError(
@@ -96,23 +96,23 @@ def misfit_error(state: State) -> BadDataError:
 
 def _expected(state: State, node: int) -> str:
     fields = state.tables.nodes[node]
-    kind, size = int(fields[machine.N_KIND]), int(fields[machine.N_SIZE])
-    code, children = int(fields[machine.N_CODE]), int(fields[machine.N_CHILDREN])
-    if kind == machine.K_ARRAY:
-        dims = fields[machine.N_DIM0 : machine.N_DIM0 + int(fields[machine.N_NDIM])].tolist()
+    kind, size = int(fields[plan.N_KIND]), int(fields[plan.N_SIZE])
+    code, children = int(fields[plan.N_CODE]), int(fields[plan.N_CHILDREN])
+    if kind == plan.K_ARRAY:
+        dims = fields[plan.N_DIM0 : plan.N_DIM0 + int(fields[plan.N_NDIM])].tolist()
         return f"an array of shape {tuple(dims)} and dtype {dtype_of(code)}"
-    if kind == machine.K_OBJ:
+    if kind == plan.K_OBJ:
         return f"{state.class_name(code)} with the same {children} fields"
     return {
-        machine.K_NONE: "None",
-        machine.K_INT: "an integer",
-        machine.K_FLOAT: "a number",
-        machine.K_BOOL: "a bool",
-        machine.K_INTS: f"{size} integers",
-        machine.K_FLOATS: f"{size} numbers",
-        machine.K_BYTES: f"{size} bytes",
-        machine.K_SEQ: f"{children} values",
-        machine.K_DICT: f"a dict with the same {children} keys",
+        plan.K_NONE: "None",
+        plan.K_INT: "an integer",
+        plan.K_FLOAT: "a number",
+        plan.K_BOOL: "a bool",
+        plan.K_INTS: f"{size} integers",
+        plan.K_FLOATS: f"{size} numbers",
+        plan.K_BYTES: f"{size} bytes",
+        plan.K_SEQ: f"{children} values",
+        plan.K_DICT: f"a dict with the same {children} keys",
     }.get(kind, "something else")
 
 
@@ -121,11 +121,11 @@ def _place(schema: TableSchema) -> str:
 
 
 def _describe(shape: Shape) -> str:
-    if shape.kind in (machine.K_INTS, machine.K_FLOATS):
+    if shape.kind in (plan.K_INTS, plan.K_FLOATS):
         return f"a {shape.origin} of {shape.size} numbers"
-    if shape.kind == machine.K_ARRAY:
+    if shape.kind == plan.K_ARRAY:
         return f"an array of shape {shape.dims} and dtype {dtype_of(shape.code)}"
-    if shape.kind == machine.K_BYTES:
+    if shape.kind == plan.K_BYTES:
         return f"{shape.size} bytes"
     if shape.children:
         return f"a {shape.origin} with {', '.join(str(step) for step, _ in shape.children)}"

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.errors import MemoryBudgetError, UnsupportedPickleError
-from omstore.legacy import machine
 from omstore.legacy.globals import global_kind
+from omstore.legacy.machine import registers, tags
+from omstore.legacy.machine.arrays import Marks, Memory, Memos, Names, Stacks
+from omstore.legacy.machine.entry import run
 from omstore.legacy.opcodes import OPERAND
 from omstore.legacy.scan import Scan
 from omstore.legacy.schema import Sink
@@ -57,20 +59,20 @@ class State:
         self.data = data
         self.name = name
         self.budget = budget
-        self.registers: NDArray[np.int64] = np.zeros(machine.NUM_REGISTERS, np.int64)
-        self.stacks = machine.Stacks(
+        self.registers: NDArray[np.int64] = np.zeros(registers.NUM_REGISTERS, np.int64)
+        self.stacks = Stacks(
             np.zeros(_FIRST_STACK, np.uint8),
             np.zeros(_FIRST_STACK, np.int64),
             np.zeros(_FIRST_STACK, np.int64),
         )
-        self.marks = machine.Marks(*(np.zeros(_FIRST_MARKS, np.int64) for _ in machine.Marks._fields))
+        self.marks = Marks(*(np.zeros(_FIRST_MARKS, np.int64) for _ in Marks._fields))
         self.heap = Heap(data, name)
-        self._spare = machine.Memory(np.zeros(1, np.uint8), np.zeros(1, np.int64))
+        self._spare = Memory(np.zeros(1, np.uint8), np.zeros(1, np.int64))
         entries = passed.memo_ids.size
-        self.memos = machine.Memos(
+        self.memos = Memos(
             passed.memo_ids, passed.last_fetch, np.zeros(entries, np.uint8), np.zeros(entries, np.int64)
         )
-        self.names = machine.Names(np.zeros(0, np.int64), np.zeros(1, np.uint8), np.zeros((0, 4), np.int64))
+        self.names = Names(np.zeros(0, np.int64), np.zeros(1, np.uint8), np.zeros((0, 4), np.int64))
         self.classes: list[tuple[str, str]] = []
         self.tables = Tables(sink)
         self.templates = Templates(data, self.tables)
@@ -78,15 +80,15 @@ class State:
     # --- commands ---------------------------------------------------------------------------------------
 
     def _do(self, command: int) -> int:
-        self.registers[machine.R_COMMAND] = command
+        self.registers[registers.R_COMMAND] = command
         return int(
-            machine.run(
+            run(
                 self.data,
                 OPERAND,
                 self.registers,
                 self.stacks,
                 self.marks,
-                machine.Memory(self.heap.tags, self.heap.slots),
+                Memory(self.heap.tags, self.heap.slots),
                 self._spare,
                 self.memos,
                 self.names,
@@ -97,20 +99,20 @@ class State:
 
     def run(self, limit: int) -> int:
         """Run opcodes up to a file offset, or to another of the machine's events; the event."""
-        self.registers[machine.R_LIMIT] = limit
-        return self._do(machine.DO_RUN)
+        self.registers[registers.R_LIMIT] = limit
+        return self._do(registers.DO_RUN)
 
     def convert(self, command: int, table: int, start: int, count: int, step: int) -> int:
         """Convert heap slots to rows of a table (``DO_ITEMS`` or ``DO_LINKS``); how many slots were done.
 
         Fewer than `count`: R_NODE is -1 when the table's buffer is full, else what didn't fit.
         """
-        self.registers[machine.R_TABLE] = table
-        self.registers[machine.R_START] = start
-        self.registers[machine.R_COUNT] = count
-        self.registers[machine.R_STEP] = step
+        self.registers[registers.R_TABLE] = table
+        self.registers[registers.R_START] = start
+        self.registers[registers.R_COUNT] = count
+        self.registers[registers.R_STEP] = step
         self._do(command)
-        return int(self.registers[machine.R_COUNT])
+        return int(self.registers[registers.R_COUNT])
 
     def collect(self, need: int) -> None:
         """Collect garbage, and grow the heap when that doesn't leave half of it and `need` slots free.
@@ -121,13 +123,13 @@ class State:
             If what is alive doesn't fit.
         """
         size = self.heap.slots.size
-        new = machine.Memory(np.zeros(size, np.uint8), np.zeros(size, np.int64))
+        new = Memory(np.zeros(size, np.uint8), np.zeros(size, np.int64))
         self._spare, kept = new, self._spare
-        self._do(machine.DO_COLLECT)
+        self._do(registers.DO_COLLECT)
         self._spare = kept
-        live = self.register(machine.R_TOP)
+        live = self.register(registers.R_TOP)
         # Heap addresses of the open marks are only used to rewind: nothing collected may be dropped by that.
-        self.marks.heap[: self.register(machine.R_MARKS)] = live
+        self.marks.heap[: self.register(registers.R_MARKS)] = live
         if live + need > size // 2:
             bigger = max(size * 2, 1 << (live + need).bit_length())
             if bigger * 9 * 2 > self.budget:
@@ -136,7 +138,7 @@ class State:
                     f"{format_bytes(self.budget)} (shared objects, or one object too large to stream)",
                     "Give it more memory with --max-ram.",
                 )
-            new = machine.Memory(_grown(new.tag, bigger), _grown(new.value, bigger))
+            new = Memory(_grown(new.tag, bigger), _grown(new.value, bigger))
         self.heap.tags, self.heap.slots = new
 
     # --- growth -----------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class State:
                 f"{self.name}: more than {size:,} values are stacked at byte {self.offset:,}",
                 "The pickle is damaged or holds one huge tuple of values that aren't alike.",
             )
-        self.stacks = machine.Stacks(*(_grown(array, 2 * size) for array in self.stacks))
+        self.stacks = Stacks(*(_grown(array, 2 * size) for array in self.stacks))
 
     def grow_marks(self) -> None:
         """Make room for twice as many open marks."""
@@ -159,12 +161,12 @@ class State:
                 f"{self.name}: nested deeper than {size:,} levels at byte {self.offset:,}",
                 "The pickle is damaged or hostile.",
             )
-        self.marks = machine.Marks(*(_grown(array, 2 * size) for array in self.marks))
+        self.marks = Marks(*(_grown(array, 2 * size) for array in self.marks))
 
     def add_global(self) -> None:
         """Take in the global that the machine has met for the first time."""
-        module_at, module_length = self.register(machine.R_ADDRESS), self.register(machine.R_TAG)
-        name_at, name_length = self.register(machine.R_NODE), self.register(machine.R_VALUE)
+        module_at, module_length = self.register(registers.R_ADDRESS), self.register(registers.R_TAG)
+        name_at, name_length = self.register(registers.R_NODE), self.register(registers.R_VALUE)
         texts = [self.data[module_at : module_at + module_length], self.data[name_at : name_at + name_length]]
         if len(self.classes) >= _MAX_GLOBALS:
             raise UnsupportedPickleError(
@@ -173,7 +175,7 @@ class State:
         module, name = (bytes(text).decode("utf-8", "replace") for text in texts)
         at = self.names.text.size
         span = np.array([[at, module_length, at + module_length, name_length]], np.int64)
-        self.names = machine.Names(
+        self.names = Names(
             np.append(self.names.kind, global_kind(module, name)),
             np.concatenate([self.names.text, *texts]),
             np.concatenate([self.names.span, span]),
@@ -189,7 +191,7 @@ class State:
     @property
     def offset(self) -> int:
         """File offset the machine is at."""
-        return self.register(machine.R_PC)
+        return self.register(registers.R_PC)
 
     def class_name(self, number: int) -> str:
         """Full name of a global."""
@@ -197,7 +199,7 @@ class State:
 
     def stacked(self, start: int, stop: int | None = None) -> list[tuple[int, int]]:
         """(tag, payload) of the stack's values from a height on."""
-        height = self.register(machine.R_SP)
+        height = self.register(registers.R_SP)
         stop = height if stop is None else min(stop, height)
         return list(
             zip(self.stacks.tag[start:stop].tolist(), self.stacks.value[start:stop].tolist(), strict=True)
@@ -205,7 +207,7 @@ class State:
 
     def stack_index(self, tag: int, address: int) -> int | None:
         """Height at which a heap object lies on the stack, None when it doesn't."""
-        height = self.register(machine.R_SP)
+        height = self.register(registers.R_SP)
         found = np.flatnonzero((self.stacks.value[:height] == address) & (self.stacks.tag[:height] == tag))
         return int(found[-1]) if found.size else None
 
@@ -221,11 +223,11 @@ class State:
         if slot >= self.memos.number.size or self.memos.number[slot] != number:
             return None
         tag, value = int(self.memos.tag[slot]), int(self.memos.value[slot])
-        if tag == machine.TEXT:
+        if tag == tags.TEXT:
             return self.heap.text(value).encode("utf-8", "surrogatepass")
-        if tag == machine.GLOBAL:
+        if tag == tags.GLOBAL:
             return tag, value
-        return (tag, int(self.heap.slots[value])) if tag == machine.DTYPE else None
+        return (tag, int(self.heap.slots[value])) if tag == tags.DTYPE else None
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from omstore.legacy import machine
+from omstore.legacy.machine import plan, tags
+from omstore.legacy.machine.arrays import Schema
 from omstore.legacy.schema import KEY, KEY2, VALUE, Column, Ignored, Sink, Step, TableSchema
 from omstore.legacy.shapes import Shape
 from omstore.legacy.values import dtype_of
@@ -63,8 +64,8 @@ class Tables:
         self.sink = sink
         self.schemas: list[TableSchema] = []
         self.infos: list[NodeInfo] = []
-        self.table: NDArray[np.int64] = np.zeros((0, machine.TABLE_FIELDS), np.int64)
-        self.nodes: NDArray[np.int64] = np.zeros((0, machine.NODE_FIELDS), np.int64)
+        self.table: NDArray[np.int64] = np.zeros((0, plan.TABLE_FIELDS), np.int64)
+        self.nodes: NDArray[np.int64] = np.zeros((0, plan.NODE_FIELDS), np.int64)
         self.key_pool: NDArray[np.uint8] = np.zeros(1, np.uint8)
         self.buffer: NDArray[np.int64] = np.zeros(1, np.int64)
         self.buffer8: NDArray[np.uint8] = self.buffer.view(np.uint8)
@@ -84,12 +85,12 @@ class Tables:
         layout = _Layout()
         self._layouts.append(layout)
         top = shape.children[1][1] if pairs else shape
-        schema.positional = (top.kind == machine.K_SEQ) or (
-            top.kind == machine.K_OBJ and top.mode in (machine.M_SEQ, machine.M_ARGS)
+        schema.positional = (top.kind == plan.K_SEQ) or (
+            top.kind == plan.K_OBJ and top.mode in (plan.M_SEQ, plan.M_ARGS)
         )
         root = self._compile(table, shape, (), layout)
         self._finish(table, root, layout)
-        self.table[table, machine.T_TAG], self.table[table, machine.T_CLASS] = _recogniser(shape)
+        self.table[table, plan.T_TAG], self.table[table, plan.T_CLASS] = _recogniser(shape)
         return table
 
     def add_links(self, path: tuple[Step, ...], keys: list[Shape], records: int) -> int:
@@ -99,7 +100,7 @@ class Tables:
         self.schemas.append(schema)
         layout = _Layout()
         self._layouts.append(layout)
-        shape = Shape(machine.K_SEQ, children=tuple(zip((KEY, KEY2), keys, strict=False)))
+        shape = Shape(plan.K_SEQ, children=tuple(zip((KEY, KEY2), keys, strict=False)))
         root = self._compile(table, shape, (), layout)
         first = layout.scalars
         for name in ("@first", "@count"):
@@ -107,8 +108,8 @@ class Tables:
             layout.places.append((True, layout.scalars))
             layout.scalars += 1
         self._finish(table, root, layout)
-        self.table[table, machine.T_LINK] = len(keys)
-        self.table[table, machine.T_FIRSTCOL] = first
+        self.table[table, plan.T_LINK] = len(keys)
+        self.table[table, plan.T_FIRSTCOL] = first
         return table
 
     def _compile(self, table: int, shape: Shape, path: tuple[Step, ...], layout: _Layout) -> int:
@@ -118,10 +119,10 @@ class Tables:
         while level:
             below = []
             for node, node_shape, node_path in level:
-                if node_shape.kind not in (machine.K_SEQ, machine.K_DICT, machine.K_OBJ):
+                if node_shape.kind not in (plan.K_SEQ, plan.K_DICT, plan.K_OBJ):
                     continue
-                self.nodes[node, machine.N_CHILD] = len(self.infos)
-                self.nodes[node, machine.N_CHILDREN] = len(node_shape.children)
+                self.nodes[node, plan.N_CHILD] = len(self.infos)
+                self.nodes[node, plan.N_CHILDREN] = len(node_shape.children)
                 # A field of the record is what can be left out; so is the record's dict under a VALUE.
                 parent = self.infos[node]
                 for step, child in node_shape.children:
@@ -129,7 +130,7 @@ class Tables:
                     number = self._append(table, child, child_path, layout, -1)
                     info = self.infos[number]
                     holder = node == root or node_path == (VALUE,)
-                    inner = child.kind in (machine.K_SEQ, machine.K_DICT, machine.K_OBJ)
+                    inner = child.kind in (plan.K_SEQ, plan.K_DICT, plan.K_OBJ)
                     if step in (KEY, KEY2) or (step == VALUE and inner):
                         info.field = -1
                     else:
@@ -146,29 +147,29 @@ class Tables:
     ) -> int:
         number = len(self.infos)
         self.infos.append(NodeInfo(table, path, field_node))
-        node = np.zeros((1, machine.NODE_FIELDS), np.int64)
-        node[0, machine.N_KIND] = shape.kind
-        node[0, machine.N_SIZE] = shape.size
-        node[0, machine.N_CODE] = shape.class_id if shape.kind == machine.K_OBJ else shape.code
-        node[0, machine.N_MODE] = shape.mode
-        node[0, machine.N_KEYPOS] = -1
-        node[0, machine.N_NDIM] = len(shape.dims)
+        node = np.zeros((1, plan.NODE_FIELDS), np.int64)
+        node[0, plan.N_KIND] = shape.kind
+        node[0, plan.N_SIZE] = shape.size
+        node[0, plan.N_CODE] = shape.class_id if shape.kind == plan.K_OBJ else shape.code
+        node[0, plan.N_MODE] = shape.mode
+        node[0, plan.N_KEYPOS] = -1
+        node[0, plan.N_NDIM] = len(shape.dims)
         for i, extent in enumerate(shape.dims):
-            node[0, machine.N_DIM0 + i] = extent
+            node[0, plan.N_DIM0 + i] = extent
         schema = self.schemas[table]
-        if shape.kind not in (machine.K_SEQ, machine.K_DICT, machine.K_OBJ):
+        if shape.kind not in (plan.K_SEQ, plan.K_DICT, plan.K_OBJ):
             column = shape.column(path)
             if isinstance(column, Ignored):
                 schema.ignored.append(column)
             else:
                 self.infos[number].column = len(schema.columns)
                 schema.columns.append(column)
-                if shape.kind in (machine.K_INT, machine.K_FLOAT, machine.K_BOOL):
-                    node[0, machine.N_COLUMN] = layout.scalars
+                if shape.kind in (plan.K_INT, plan.K_FLOAT, plan.K_BOOL):
+                    node[0, plan.N_COLUMN] = layout.scalars
                     layout.places.append((True, layout.scalars))
                     layout.scalars += 1
                 else:
-                    node[0, machine.N_COLUMN] = layout.row_bytes
+                    node[0, plan.N_COLUMN] = layout.row_bytes
                     layout.places.append((False, layout.row_bytes))
                     layout.row_bytes += _vector_bytes(shape)
         self.nodes = np.concatenate([self.nodes, node])
@@ -176,12 +177,12 @@ class Tables:
 
     def _set_key(self, number: int, step: Step) -> None:
         if isinstance(step, int):
-            self.nodes[number, machine.N_KEYKIND] = 1
-            self.nodes[number, machine.N_KEY] = step
+            self.nodes[number, plan.N_KEYKIND] = 1
+            self.nodes[number, plan.N_KEY] = step
             return
         text = np.frombuffer(step.encode("utf-8", "surrogatepass"), np.uint8).copy()
-        self.nodes[number, machine.N_KEY] = self.key_pool.size
-        self.nodes[number, machine.N_KEYLEN] = text.size
+        self.nodes[number, plan.N_KEY] = self.key_pool.size
+        self.nodes[number, plan.N_KEYLEN] = text.size
         self.key_pool = np.concatenate([self.key_pool, text])
 
     def _order_columns(self, table: int, layout: _Layout) -> None:
@@ -203,25 +204,25 @@ class Tables:
                 info.column = position[info.column]
 
     def _finish(self, table: int, root: int, layout: _Layout) -> None:
-        row = np.zeros((1, machine.TABLE_FIELDS), np.int64)
+        row = np.zeros((1, plan.TABLE_FIELDS), np.int64)
         width = 8 * layout.scalars + layout.row_bytes
         room = _BUFFER_BYTES if table < _LARGE_TABLES else _LATER_BUFFER_BYTES
         cap = max(8, min(_MAX_ROWS, room // max(width, 1)))
-        row[0, machine.T_CAP] = cap
-        row[0, machine.T_ROOT] = root
-        row[0, machine.T_ROWBYTES] = layout.row_bytes
-        row[0, machine.T_SCALARS] = self.buffer.size
-        row[0, machine.T_VECTORS] = (self.buffer.size + layout.scalars * cap) * 8
-        row[0, machine.T_TAG] = -1
+        row[0, plan.T_CAP] = cap
+        row[0, plan.T_ROOT] = root
+        row[0, plan.T_ROWBYTES] = layout.row_bytes
+        row[0, plan.T_SCALARS] = self.buffer.size
+        row[0, plan.T_VECTORS] = (self.buffer.size + layout.scalars * cap) * 8
+        row[0, plan.T_TAG] = -1
         self.table = np.concatenate([self.table, row])
         grown = np.zeros(self.buffer.size + layout.scalars * cap + layout.row_bytes * cap // 8, np.int64)
         grown[: self.buffer.size] = self.buffer
         self.buffer = grown
         self.buffer8 = grown.view(np.uint8)
 
-    def arrays(self) -> machine.Schema:
+    def arrays(self) -> Schema:
         """What the machine reads and fills."""
-        return machine.Schema(self.table, self.nodes, self.key_pool, self.buffer, self.buffer8, self.work)
+        return Schema(self.table, self.nodes, self.key_pool, self.buffer, self.buffer8, self.work)
 
     # --- rows -------------------------------------------------------------------------------------------
 
@@ -229,10 +230,10 @@ class Tables:
         """Views of the rows now in a table's buffer, one array a column."""
         schema = self.schemas[table]
         layout = self._layouts[table]
-        rows = int(self.table[table, machine.T_ROWS])
-        cap = int(self.table[table, machine.T_CAP])
-        start = int(self.table[table, machine.T_SCALARS])
-        vectors = int(self.table[table, machine.T_VECTORS])
+        rows = int(self.table[table, plan.T_ROWS])
+        cap = int(self.table[table, plan.T_CAP])
+        start = int(self.table[table, plan.T_SCALARS])
+        vectors = int(self.table[table, plan.T_VECTORS])
         scalars = self.buffer[start : start + layout.scalars * cap].reshape(layout.scalars, cap)
         block = self.buffer8[vectors : vectors + layout.row_bytes * cap].reshape(cap, layout.row_bytes)
         arrays: list[NDArray[Any]] = []
@@ -255,21 +256,21 @@ class Tables:
         if column.origin in ("ndarray", "tensor"):
             for number, info in enumerate(self.infos):
                 if info.table == table and info.path == column.path:
-                    return dtype_of(int(self.nodes[number, machine.N_CODE]))
+                    return dtype_of(int(self.nodes[number, plan.N_CODE]))
         return column.dtype
 
     def flush(self, table: int) -> None:
         """Hand the rows in a table's buffer to the sink."""
-        rows = int(self.table[table, machine.T_ROWS])
+        rows = int(self.table[table, plan.T_ROWS])
         if rows == 0:
             return
-        first = int(self.table[table, machine.T_FLUSHED])
+        first = int(self.table[table, plan.T_FLUSHED])
         schema = self.schemas[table]
         schema.num_rows = first + rows
         if schema.columns:  # records of nothing but text have none
             self.sink.rows(schema, first, self.columns(table))
-        self.table[table, machine.T_FLUSHED] = first + rows
-        self.table[table, machine.T_ROWS] = 0
+        self.table[table, plan.T_FLUSHED] = first + rows
+        self.table[table, plan.T_ROWS] = 0
 
     def flush_all(self) -> None:
         """Hand over everything."""
@@ -278,7 +279,7 @@ class Tables:
 
     def num_rows(self, table: int) -> int:
         """Rows of a table so far, handed over or not."""
-        return int(self.table[table, machine.T_FLUSHED] + self.table[table, machine.T_ROWS])
+        return int(self.table[table, plan.T_FLUSHED] + self.table[table, plan.T_ROWS])
 
     # --- changing one's mind ----------------------------------------------------------------------------
 
@@ -287,12 +288,12 @@ class Tables:
 
         The rows before are handed over first: they keep the narrower dtype.
         """
-        kind = int(self.nodes[node, machine.N_KIND])
+        kind = int(self.nodes[node, plan.N_KIND])
         wider = {
-            (machine.K_BOOL, machine.INT): machine.K_INT,
-            (machine.K_BOOL, machine.FLOAT): machine.K_FLOAT,
-            (machine.K_INT, machine.FLOAT): machine.K_FLOAT,
-            (machine.K_INTS, machine.FLOAT): machine.K_FLOATS,
+            (plan.K_BOOL, tags.INT): plan.K_INT,
+            (plan.K_BOOL, tags.FLOAT): plan.K_FLOAT,
+            (plan.K_INT, tags.FLOAT): plan.K_FLOAT,
+            (plan.K_INTS, tags.FLOAT): plan.K_FLOATS,
         }.get((kind, tag))
         if wider is None:
             return False
@@ -300,18 +301,18 @@ class Tables:
         self.flush(info.table)
         schema = self.schemas[info.table]
         old = schema.columns[info.column]
-        if wider == machine.K_INT:
+        if wider == plan.K_INT:
             new = Column(old.path, "int", np.dtype(np.int64), old.shape, old.origin)
         else:
             new = Column(
                 old.path,
-                "vector" if wider == machine.K_FLOATS else "float",
+                "vector" if wider == plan.K_FLOATS else "float",
                 np.dtype(np.float64),
                 old.shape,
                 old.origin,
             )
         schema.columns[info.column] = new
-        self.nodes[node, machine.N_KIND] = wider
+        self.nodes[node, plan.N_KIND] = wider
         return True
 
     def abandon(self, node: int, reason: str) -> tuple[Step, ...]:
@@ -319,30 +320,30 @@ class Tables:
         info = self.infos[node]
         field_info = self.infos[info.field]
         self.flush(info.table)
-        self.nodes[info.field, machine.N_KIND] = machine.K_SKIP
+        self.nodes[info.field, plan.N_KIND] = plan.K_SKIP
         self.schemas[info.table].ignored.append(Ignored(field_info.path, reason))
         return field_info.path
 
 
 def _vector_bytes(shape: Shape) -> int:
-    size = shape.size * 8 if shape.kind in (machine.K_INTS, machine.K_FLOATS) else shape.size
+    size = shape.size * 8 if shape.kind in (plan.K_INTS, plan.K_FLOATS) else shape.size
     return (size + 7) // 8 * 8
 
 
 def _recogniser(shape: Shape) -> tuple[int, int]:
     """(tag, class or length) by which the machine tells a record from other values."""
-    if shape.kind == machine.K_OBJ:
-        return machine.OBJ, shape.class_id
-    if shape.kind == machine.K_DICT:
-        return machine.DICT, len(shape.children)
-    if shape.kind == machine.K_ARRAY:
-        return machine.ARRAY, 0
-    if shape.kind == machine.K_BYTES:
-        return machine.BYTES, 0
+    if shape.kind == plan.K_OBJ:
+        return tags.OBJ, shape.class_id
+    if shape.kind == plan.K_DICT:
+        return tags.DICT, len(shape.children)
+    if shape.kind == plan.K_ARRAY:
+        return tags.ARRAY, 0
+    if shape.kind == plan.K_BYTES:
+        return tags.BYTES, 0
     if shape.origin == "tuple":
-        size = len(shape.children) if shape.kind == machine.K_SEQ else shape.size
-        return machine.TUPLE, size
+        size = len(shape.children) if shape.kind == plan.K_SEQ else shape.size
+        return tags.TUPLE, size
     if shape.origin == "list":
-        return machine.LIST, 0
-    scalars = {machine.K_INT: machine.INT, machine.K_FLOAT: machine.FLOAT, machine.K_BOOL: machine.BOOL}
+        return tags.LIST, 0
+    scalars = {plan.K_INT: tags.INT, plan.K_FLOAT: tags.FLOAT, plan.K_BOOL: tags.BOOL}
     return scalars.get(shape.kind, -1), 0

@@ -7,8 +7,8 @@ import math
 from typing import Any, Final
 
 from omstore.errors import TruncatedPickleError
-from omstore.legacy import machine
 from omstore.legacy.discovery import Discovery
+from omstore.legacy.machine import tags
 from omstore.legacy.schema import ArrayRef, Instance, Step, TableRef
 from omstore.legacy.state import State
 from omstore.legacy.values import dtype_of
@@ -18,8 +18,8 @@ __all__ = ["Tree"]
 _MAX_DEPTH: Final = 16
 _MAX_VALUES: Final = 100_000
 _LARGE_DATA: Final = 1 << 16
-_RECORDS: Final = {machine.DICT, machine.TUPLE, machine.OBJ}
-_CONTAINERS: Final = {machine.LIST, machine.DICT, machine.DEQUE, machine.SET}
+_RECORDS: Final = {tags.DICT, tags.TUPLE, tags.OBJ}
+_CONTAINERS: Final = {tags.LIST, tags.DICT, tags.DEQUE, tags.SET}
 
 Path = tuple[Step, ...]
 
@@ -48,17 +48,17 @@ class Tree:
         self._left -= 1
         if depth == 0 or self._left < 0:
             return None
-        if tag == machine.DICT:
+        if tag == tags.DICT:
             return self._dict(value, path, depth)
         if tag in _CONTAINERS:
             return self._list(tag, value, path, depth)
-        if tag == machine.TUPLE:
+        if tag == tags.TUPLE:
             return self._tuple(value, path, depth)
-        if tag == machine.OBJ:
+        if tag == tags.OBJ:
             return self._instance(value, path, depth)
-        if tag == machine.ARRAY:
+        if tag == tags.ARRAY:
             return self._array(value)
-        if tag in (machine.BYTES, machine.ENCODED):
+        if tag in (tags.BYTES, tags.ENCODED):
             raw = self._heap.raw(tag, value)
             return raw if len(raw) <= _LARGE_DATA else None
         plain = self._heap.value(tag, value)
@@ -75,7 +75,7 @@ class Tree:
 
     def _table_of(self, address: int) -> int:
         """A container's table, -1: none yet, -2: its items were looked at and make none."""
-        table = int(self._heap.slots[address + machine.C_TABLE])
+        table = int(self._heap.slots[address + tags.C_TABLE])
         return table - 1 if table >= 0 else -2
 
     def _dict(self, address: int, path: Path, depth: int) -> Any:
@@ -84,7 +84,7 @@ class Tree:
             return self._reference(path, table)
         items = self._heap.items(address)
         pairs = list(zip(items[::2], items[1::2], strict=True))
-        named = all(tag == machine.TEXT for (tag, _), _ in pairs)
+        named = all(tag == tags.TEXT for (tag, _), _ in pairs)
         if pairs and not named and table == -1 and self._discovery.dict_table(address, path):
             return self._reference(path, self._table_of(address))
         return {
@@ -104,14 +104,14 @@ class Tree:
     def _tuple(self, address: int, path: Path, depth: int) -> Any:
         """A tuple of records is a table; one of arrays or containers of other things is a structure."""
         items = self._heap.tuple_items(address)
-        tags = {tag for tag, _ in items}
-        alike = len(tags) == 1 and tags <= _RECORDS
+        kinds = {tag for tag, _ in items}
+        alike = len(kinds) == 1 and kinds <= _RECORDS
         if (
             len(items) > 1
-            and (alike or not tags & _CONTAINERS)
-            and max(tags) >= machine.FIRST_POINTER
+            and (alike or not kinds & _CONTAINERS)
+            and max(kinds) >= tags.FIRST_POINTER
             and not any(self._holds_table(*item) for item in items)
-            and self._discovery.list_table(machine.TUPLE, address, path)
+            and self._discovery.list_table(tags.TUPLE, address, path)
         ):
             return self._reference(path)
         return tuple(self._value(*item, (*path, i), depth - 1) for i, item in enumerate(items))
@@ -119,14 +119,12 @@ class Tree:
     def _holds_table(self, tag: int, address: int) -> bool:
         """Whether a value is a table or has records in it: then the container around it is a structure, no
         table."""
-        if tag not in (machine.DICT, machine.LIST, machine.DEQUE):
+        if tag not in (tags.DICT, tags.LIST, tags.DEQUE):
             return False
         if self._table_of(address) >= 0:
             return True
         first = self._heap.items(address)[:4]
-        return tag != machine.DICT and any(
-            item in (machine.OBJ, machine.DICT, machine.ARRAY) for item, _ in first
-        )
+        return tag != tags.DICT and any(item in (tags.OBJ, tags.DICT, tags.ARRAY) for item, _ in first)
 
     def _key(self, tag: int, value: int) -> Step:
         plain = self._heap.value(tag, value)
@@ -139,15 +137,15 @@ class Tree:
         tag, state = int(heap.tags[address + 2]), int(heap.slots[address + 2])
         dicts: list[int] = []
         values: list[tuple[int, int]] = []
-        if tag == machine.DICT:
+        if tag == tags.DICT:
             dicts = [state]
-        elif tag == machine.TUPLE:
+        elif tag == tags.TUPLE:
             values = heap.tuple_items(state)
-            if all(part in (machine.DICT, machine.NONE) for part, _ in values):
-                dicts = [part for part_tag, part in values if part_tag == machine.DICT]
-        elif tag == machine.LIST:
+            if all(part in (tags.DICT, tags.NONE) for part, _ in values):
+                dicts = [part for part_tag, part in values if part_tag == tags.DICT]
+        elif tag == tags.LIST:
             values = heap.items(state)
-        elif heap.tags[address + 1] == machine.TUPLE:
+        elif heap.tags[address + 1] == tags.TUPLE:
             values = heap.tuple_items(int(heap.slots[address + 1]))
         named: list[tuple[Step, tuple[int, int]]] = list(enumerate(values))
         if dicts:
@@ -157,18 +155,18 @@ class Tree:
         return Instance(self._state.class_name(int(heap.slots[address])), fields)
 
     def _array(self, address: int) -> ArrayRef | None:
-        array = self._heap.value(machine.ARRAY, address)
+        array = self._heap.value(tags.ARRAY, address)
         if array.code == 0:
             return None
         dtype = dtype_of(array.code)
         size = math.prod(array.shape) * dtype.itemsize
-        if array.tag == machine.RAWAT and array.value + size <= self._state.data.size:
+        if array.tag == tags.RAWAT and array.value + size <= self._state.data.size:
             return ArrayRef(dtype, array.shape, array.fortran_order, array.value)
-        if array.tag == machine.BYTES:
+        if array.tag == tags.BYTES:
             start, length = self._heap.span(array.value)
             if length == size:
                 return ArrayRef(dtype, array.shape, array.fortran_order, start)
-        elif array.tag == machine.ENCODED:
+        elif array.tag == tags.ENCODED:
             raw = self._heap.raw(array.tag, array.value)
             if len(raw) == size:
                 return ArrayRef(dtype, array.shape, array.fortran_order, -1, raw)

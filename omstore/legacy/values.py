@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.errors import TruncatedPickleError, UnsupportedPickleError
-from omstore.legacy import machine
 from omstore.legacy import opcodes as op
+from omstore.legacy.machine import plan, tags
 
 __all__ = ["Array", "Heap", "Mapping", "Opaque", "Record", "RowList", "dtype_of"]
 
@@ -113,7 +113,7 @@ class Heap:
 
     def raw(self, tag: int, value: int) -> bytes:
         """The bytes of a bytes-like value."""
-        if tag == machine.ENCODED:
+        if tag == tags.ENCODED:
             try:
                 return self.text(value).encode("latin-1")
             except UnicodeEncodeError as error:
@@ -124,18 +124,18 @@ class Heap:
     def items(self, address: int) -> list[tuple[int, int]]:
         """(tag, payload) of everything in a container's chunks; a dict's keys and values alternate."""
         found = []
-        chunk = int(self.slots[address + machine.C_FIRST])
+        chunk = int(self.slots[address + tags.C_FIRST])
         while chunk >= 0:
             count = int(self.slots[chunk])
-            tags = self.tags[chunk + 2 : chunk + 2 + count].tolist()
-            found += list(zip(tags, self.slots[chunk + 2 : chunk + 2 + count].tolist(), strict=True))
+            kinds = self.tags[chunk + 2 : chunk + 2 + count].tolist()
+            found += list(zip(kinds, self.slots[chunk + 2 : chunk + 2 + count].tolist(), strict=True))
             chunk = int(self.slots[chunk + 1])
         return found
 
     def chunks(self, address: int) -> list[tuple[int, int]]:
         """(first slot, number of slots) of each chunk of a container."""
         found = []
-        chunk = int(self.slots[address + machine.C_FIRST])
+        chunk = int(self.slots[address + tags.C_FIRST])
         while chunk >= 0:
             found.append((chunk + 2, int(self.slots[chunk])))
             chunk = int(self.slots[chunk + 1])
@@ -144,8 +144,8 @@ class Heap:
     def tuple_items(self, address: int) -> list[tuple[int, int]]:
         """(tag, payload) of a tuple's items."""
         count = int(self.slots[address])
-        tags = self.tags[address + 1 : address + 1 + count].tolist()
-        return list(zip(tags, self.slots[address + 1 : address + 1 + count].tolist(), strict=True))
+        kinds = self.tags[address + 1 : address + 1 + count].tolist()
+        return list(zip(kinds, self.slots[address + 1 : address + 1 + count].tolist(), strict=True))
 
     def value(self, tag: int, value: int) -> Any:
         """A value as a Python object made of plain values and the classes of this module.
@@ -176,36 +176,34 @@ class Heap:
         self._left -= 1
         if depth == 0 or self._left < 0:
             return Opaque("deeply nested value")
-        if tag == machine.NONE:
+        if tag == tags.NONE:
             return None
-        if tag == machine.BOOL:
+        if tag == tags.BOOL:
             return bool(value)
-        if tag == machine.INT:
+        if tag == tags.INT:
             return value
-        if tag == machine.FLOAT:
+        if tag == tags.FLOAT:
             return float(np.int64(value).view(np.float64))
-        if tag == machine.TEXT:
+        if tag == tags.TEXT:
             return self.text(value)
-        if tag in (machine.BYTES, machine.ENCODED):
+        if tag in (tags.BYTES, tags.ENCODED):
             return self.raw(tag, value)
-        if tag == machine.TUPLE:
+        if tag == tags.TUPLE:
             return tuple(self._value(t, v, depth - 1) for t, v in self.tuple_items(value))
-        if tag in (machine.LIST, machine.DEQUE, machine.SET):
-            if self.slots[value + machine.C_ROWS]:
-                return RowList(
-                    int(self.slots[value + machine.C_ROW]), int(self.slots[value + machine.C_ROWS])
-                )
+        if tag in (tags.LIST, tags.DEQUE, tags.SET):
+            if self.slots[value + tags.C_ROWS]:
+                return RowList(int(self.slots[value + tags.C_ROW]), int(self.slots[value + tags.C_ROWS]))
             return [self._value(t, v, depth - 1) for t, v in self.items(value)]
-        if tag == machine.DICT:
+        if tag == tags.DICT:
             items = [self._value(t, v, depth - 1) for t, v in self.items(value)]
             return Mapping(list(zip(items[::2], items[1::2], strict=True)))
-        if tag == machine.OBJ:
+        if tag == tags.OBJ:
             return self._record(value, depth)
-        if tag == machine.ARRAY:
+        if tag == tags.ARRAY:
             extents = (
-                self.tuple_items(int(self.slots[value + 1])) if self.tags[value + 1] == machine.TUPLE else []
+                self.tuple_items(int(self.slots[value + 1])) if self.tags[value + 1] == tags.TUPLE else []
             )
-            sound = all(t == machine.INT and v >= 0 for t, v in extents)
+            sound = all(t == tags.INT and v >= 0 for t, v in extents)
             shape = tuple(v for _, v in extents) if sound else ()
             return Array(
                 int(self.slots[value]) if sound else 0,
@@ -214,12 +212,12 @@ class Heap:
                 int(self.tags[value + 3]),
                 int(self.slots[value + 3]),
             )
-        if tag == machine.ROWS:
+        if tag == tags.ROWS:
             return RowList(value, 1)
         names = {
-            machine.BIGINT: "integer beyond 64 bits",
-            machine.GLOBAL: "class or function",
-            machine.DTYPE: "dtype",
+            tags.BIGINT: "integer beyond 64 bits",
+            tags.GLOBAL: "class or function",
+            tags.DTYPE: "dtype",
         }
         return Opaque(names.get(tag, "value that isn't data"))
 
@@ -227,17 +225,17 @@ class Heap:
         """An instance's fields, by how its state was given."""
         class_id = int(self.slots[address])
         state_tag, state = int(self.tags[address + 2]), int(self.slots[address + 2])
-        if state_tag == machine.NONE:
+        if state_tag == tags.NONE:
             arguments: list[tuple[int, int]] = []
-            if self.tags[address + 1] == machine.TUPLE:
+            if self.tags[address + 1] == tags.TUPLE:
                 arguments = self.tuple_items(int(self.slots[address + 1]))
             fields: list[tuple[str | int, Any]] = [
                 (i, self._value(t, v, depth - 1)) for i, (t, v) in enumerate(arguments)
             ]
-            return Record(class_id, machine.M_ARGS, fields)
+            return Record(class_id, plan.M_ARGS, fields)
         value = self._value(state_tag, state, depth - 1)
         if isinstance(value, Mapping):
-            return Record(class_id, machine.M_DICT, _named(value))
+            return Record(class_id, plan.M_DICT, _named(value))
         if (
             isinstance(value, tuple)
             and len(value) == 2
@@ -247,10 +245,10 @@ class Heap:
             named = _named(value[1])
             if isinstance(value[0], Mapping):
                 named += _named(value[0])
-            return Record(class_id, machine.M_SLOTS, named)
+            return Record(class_id, plan.M_SLOTS, named)
         if isinstance(value, list | tuple):
-            return Record(class_id, machine.M_SEQ, list(enumerate(value)))
-        return Record(class_id, machine.M_SEQ, [(0, value)])
+            return Record(class_id, plan.M_SEQ, list(enumerate(value)))
+        return Record(class_id, plan.M_SEQ, [(0, value)])
 
 
 def _named(mapping: Mapping) -> list[tuple[str | int, Any]]:

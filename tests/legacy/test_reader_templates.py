@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omstore.legacy import machine, reader
+from omstore.legacy import reader
+from omstore.legacy.machine import registers
 from omstore.legacy.reader import read_pickle
 from omstore.legacy.state import State
 from omstore.legacy.templates import Templates
@@ -77,7 +78,7 @@ def read(path: Path, data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[Any,
     path.write_bytes(data)
     sink = Collect()
     tree = read_pickle(path, sink)
-    return tree, sink, int(states[0].registers[machine.R_MATCHED])
+    return tree, sink, int(states[0].registers[registers.R_MATCHED])
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
