@@ -153,6 +153,11 @@ class Records:
         """Dotted path, for messages."""
         return dotted(self.path) or "the root object"
 
+    @property
+    def unnamed(self) -> bool:
+        """Whether the records' fields have positions instead of names."""
+        return self.schema.positional or self.schema.record in ("value", "tuple")
+
     def column(self, ref: ColumnRef) -> Column:
         """Return the column a reference points to."""
         if ref.link:

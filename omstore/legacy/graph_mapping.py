@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from omstore.errors import BadDataError
 from omstore.legacy import names
+from omstore.legacy.candidates import choose_records, choose_roles
 from omstore.legacy.fields import (
     ColumnRef,
     Field,
@@ -13,22 +14,11 @@ from omstore.legacy.fields import (
     RangeOf,
     Records,
     field_of,
-    find_records,
     snake_case,
 )
 from omstore.legacy.kinds import infer_roles
 from omstore.legacy.mapped import GraphMapping, NodesMapping
-from omstore.legacy.roles import (
-    Refusal,
-    Roles,
-    choose_records,
-    count_agents,
-    is_guesswork,
-    nothing_fits,
-    per_agent_field,
-    refuse_rivals,
-    unknown_range,
-)
+from omstore.legacy.roles import Roles, count_agents, per_agent_field, unknown_range
 from omstore.legacy.schema import KEY, KEY2, VALUE, PickleTree
 
 __all__ = ["map_graph"]
@@ -60,30 +50,19 @@ def map_graph(
         When an override names what isn't there.
     """
     overrides = overrides or {}
-    found = find_records(tree)
-    reasons: list[Refusal] = []
-    for records in choose_records(found, names.EDGE_TABLES, overrides.get("edges"), "the edges"):
-        if is_guesswork(records, reasons, names.EDGE_TABLES):
-            continue
-        try:
-            roles = _edge_roles(records, overrides, range_of)
-        except BadDataError as error:
-            reasons.append((records, error))
-            continue
-        if "edges" not in overrides:
-            refuse_rivals(records, found, names.EDGE_TABLES, "edges")
-        return _graph(roles, found, overrides, keep, range_of)
-    raise nothing_fits("edges", reasons, tree)
+    roles, found = choose_roles(
+        tree, "edges", names.EDGE_TABLES, overrides, lambda records: _edge_roles(records, overrides, range_of)
+    )
+    return _graph(roles, found, overrides, keep, range_of)
 
 
 def _edge_roles(records: Records, overrides: Mapping[str, str], range_of: RangeOf) -> Roles:
     roles = Roles(records, overrides)
     roles.by_override(list(names.EDGE_ROLES))
-    positional = records.schema.positional or records.schema.record in ("value", "tuple")
-    if not positional:
+    if not records.unnamed:
         roles.by_name(names.EDGE_ROLES)
     key, key2 = roles.key(KEY), roles.key(KEY2)
-    if positional:
+    if records.unnamed:
         known = dict(roles.taken)
         known |= {"source": key} if key is not None and "source" not in known else {}
         known |= {"joint_action": key2} if key2 is not None and "joint_action" not in known else {}
@@ -92,13 +71,7 @@ def _edge_roles(records: Records, overrides: Mapping[str, str], range_of: RangeO
         roles.taken.setdefault("source", key)
     if key2 is not None:
         roles.taken.setdefault("joint_action", key2)
-    missing = [role for role in ("source", "next_node", "joint_action") if role not in roles.taken]
-    if missing:
-        found = ", ".join(g.name for g in roles.groups if g.name) or "one bare value a record"
-        raise BadDataError(
-            f"{records.name}: no field of its records is recognised as {', '.join(missing)}; found: {found}",
-            "Say which with " + " ".join(f"--map {role}=NAME" for role in missing) + ".",
-        )
+    roles.require(("source", "next_node", "joint_action"))
     return roles
 
 
@@ -110,11 +83,7 @@ def _graph(
     range_of: RangeOf,
 ) -> GraphMapping:
     records = roles.records
-    plain = {
-        role: field_of(records, roles.taken[role])
-        for role in ("joint_action", "reward")
-        if role in roles.taken
-    }
+    plain = roles.fields(("joint_action", "reward"))
     agents, count = count_agents([plain.get("joint_action"), plain.get("reward")])
     source, next_node = roles.endpoint("source"), roles.endpoint("next_node")
     if source.width != next_node.width:
@@ -124,9 +93,7 @@ def _graph(
             "Say which fields they are with --map source=NAME --map next_node=NAME.",
         )
     kept, dropped = roles.left_over(keep, range_of)
-    scalar = {
-        role: field_of(records, roles.taken[role]) for role in ("probability", "done") if role in roles.taken
-    }
+    scalar = roles.fields(("probability", "done"))
     for role, where in scalar.items():
         if where.width != 1:
             raise BadDataError(

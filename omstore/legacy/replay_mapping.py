@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from omstore.errors import BadDataError, UsageError
 from omstore.legacy import names
+from omstore.legacy.candidates import choose_roles
 from omstore.legacy.fields import (
     ColumnRef,
     Field,
@@ -13,24 +14,12 @@ from omstore.legacy.fields import (
     RangeOf,
     Records,
     field_of,
-    find_records,
     snake_case,
     walk,
 )
 from omstore.legacy.kinds import infer_roles
 from omstore.legacy.mapped import ReplayMapping
-from omstore.legacy.roles import (
-    Refusal,
-    Roles,
-    agent_order,
-    choose_records,
-    count_agents,
-    is_guesswork,
-    nothing_fits,
-    per_agent_field,
-    refuse_rivals,
-    unknown_range,
-)
+from omstore.legacy.roles import Roles, agent_order, count_agents, per_agent_field, unknown_range
 from omstore.legacy.schema import PickleTree
 
 __all__ = ["map_replay"]
@@ -57,29 +46,21 @@ def map_replay(
     Others as in `map_graph`, and so are the errors.
     """
     overrides = overrides or {}
-    found = find_records(tree)
-    reasons: list[Refusal] = []
-    for records in choose_records(
-        found, names.REPLAY_TABLES, overrides.get("transitions"), "the transitions"
-    ):
-        if is_guesswork(records, reasons, names.REPLAY_TABLES):
-            continue
-        try:
-            roles = _replay_roles(records, overrides, range_of)
-        except BadDataError as error:
-            reasons.append((records, error))
-            continue
-        if "transitions" not in overrides:
-            refuse_rivals(records, found, names.REPLAY_TABLES, "transitions")
-        return _replay(roles, tree, overrides, keep, focal, agents, range_of)
-    raise nothing_fits("transitions", reasons, tree)
+    roles, _ = choose_roles(
+        tree,
+        "transitions",
+        names.REPLAY_TABLES,
+        overrides,
+        lambda records: _replay_roles(records, overrides, range_of),
+    )
+    return _replay(roles, tree, overrides, keep, focal, agents, range_of)
 
 
 def _replay_roles(records: Records, overrides: Mapping[str, str], range_of: RangeOf) -> Roles:
     roles = Roles(records, overrides)
     roles.by_override(["next_observation", "observation"])
     roles.by_override(["joint_action", "reward", "done"], prefix="replay_")
-    if records.schema.positional or records.schema.record in ("value", "tuple"):
+    if records.unnamed:
         renamed = {"observation": "source", "next_observation": "next_node"}
         known = {renamed.get(role, role): group for role, group in roles.taken.items()}
         inferred = infer_roles(records, roles.top_level(), range_of, known)
@@ -90,15 +71,7 @@ def _replay_roles(records: Records, overrides: Mapping[str, str], range_of: Rang
         roles.taken = {back.get(role, role): group for role, group in inferred.items()}
     else:
         roles.by_name(names.REPLAY_ROLES)
-    missing = [
-        role for role in ("observation", "next_observation", "joint_action") if role not in roles.taken
-    ]
-    if missing:
-        found = ", ".join(g.name for g in roles.groups if g.name) or "one bare value a record"
-        raise BadDataError(
-            f"{records.name}: no field of its records is recognised as {', '.join(missing)}; found: {found}",
-            "Say which with " + " ".join(f"--map {role}=NAME" for role in missing) + ".",
-        )
+    roles.require(("observation", "next_observation", "joint_action"))
     return roles
 
 
@@ -112,11 +85,7 @@ def _replay(
     range_of: RangeOf,
 ) -> ReplayMapping:
     records = roles.records
-    plain = {
-        role: field_of(records, roles.taken[role])
-        for role in ("joint_action", "reward")
-        if role in roles.taken
-    }
+    plain = roles.fields(("joint_action", "reward", "done"))
     observations = _observations(roles, "observation")
     next_observations = _observations(roles, "next_observation")
     agents, count = count_agents([plain.get("joint_action"), plain.get("reward")])
@@ -136,7 +105,6 @@ def _replay(
         next_observations = [(a, dict(next_observations)[a]) for a in order]
     chosen = _focal(focal, [name for name, _ in observations], agents)
     kept, dropped = roles.left_over(keep, range_of)
-    done = field_of(records, roles.taken["done"]) if "done" in roles.taken else None
     first, rows = _ring(records, tree, overrides)
     return ReplayMapping(
         records=records,
@@ -145,7 +113,7 @@ def _replay(
         focal=chosen,
         joint_action=per_agent_field(roles, "joint_action", agents) or plain["joint_action"],
         reward=per_agent_field(roles, "reward", agents),
-        done=done,
+        done=plain.get("done"),
         kept=tuple(kept),
         agents=agents,
         num_agents=count,

@@ -1,4 +1,4 @@
-"""Assigning the fields of records to roles: by override, by name; candidates, agents, what is left over."""
+"""Assigning the fields of records to roles: by override, by name; agents, and what is left over."""
 
 from __future__ import annotations
 
@@ -19,26 +19,11 @@ from omstore.legacy.fields import (
     snake_case,
 )
 from omstore.legacy.mapped import Dropped
-from omstore.legacy.schema import KEY, KEY2, PickleTree
+from omstore.legacy.schema import KEY, KEY2
 
-__all__ = [
-    "Refusal",
-    "Roles",
-    "agent_order",
-    "choose_records",
-    "count_agents",
-    "is_called",
-    "is_guesswork",
-    "nothing_fits",
-    "per_agent_field",
-    "refuse_rivals",
-    "unknown_range",
-]
+__all__ = ["Roles", "agent_order", "count_agents", "per_agent_field", "unknown_range"]
 
 _STORED = ("probability", "reward", "done")
-
-Refusal = tuple[Records, BadDataError]
-"""Records that were tried, and why they are not it."""
 
 
 def unknown_range(records: Records, ref: ColumnRef) -> ColumnRange | None:
@@ -111,9 +96,8 @@ class Roles:
                 self.taken[role] = self.find(name, f"--map {role}={name}")
 
     def unnamed(self) -> list[Group]:
-        """List the record's own fields if they have positions instead of names."""
-        schema = self.records.schema
-        return self.top_level() if schema.positional or schema.record in ("value", "tuple") else []
+        """List the record's own fields if they have no names."""
+        return self.top_level() if self.records.unnamed else []
 
     def by_name(self, roles: Mapping[str, Sequence[str]]) -> None:
         """Take fields by their names, the most telling name first, the outermost field first."""
@@ -132,6 +116,20 @@ class Roles:
                         best = (*rank, group)
             if best is not None:
                 self.taken[role] = best[2]
+
+    def require(self, roles: Sequence[str]) -> None:
+        """Raise `BadDataError`, with what was found, unless every one of the roles is taken."""
+        missing = [role for role in roles if role not in self.taken]
+        if missing:
+            found = ", ".join(g.name for g in self.groups if g.name) or "one bare value a record"
+            raise BadDataError(
+                f"{self.records.name}: no field of its records is recognised as {', '.join(missing)}; found: {found}",
+                "Say which with " + " ".join(f"--map {role}=NAME" for role in missing) + ".",
+            )
+
+    def fields(self, roles: Sequence[str]) -> dict[str, Field]:
+        """Make the fields of those of the roles that are taken."""
+        return {role: field_of(self.records, self.taken[role]) for role in roles if role in self.taken}
 
     def key(self, step: str) -> Group | None:
         """Return the outer or inner key of an adjacency."""
@@ -181,71 +179,6 @@ class Roles:
         return kept, dropped
 
 
-def choose_records(
-    found: Sequence[Records], wanted: Sequence[str], override: str | None, what: str
-) -> list[Records]:
-    """Order candidates: the one asked for, else those with a telling name, else the longest."""
-    if override is not None:
-        exact = [r for r in found if r.name == override or (r.path and str(r.path[-1]) == override)]
-        if not exact:
-            listed = ", ".join(f"{r.name} ({r.num_rows:,} records)" for r in found) or "nothing like records"
-            raise UsageError(f"nothing called {override!r} to take as {what}", f"The pickle holds: {listed}.")
-        return exact
-
-    return sorted(found, key=lambda r: (_telling(r, wanted), len(r.path), -r.num_rows))
-
-
-def _telling(records: Records, wanted: Sequence[str]) -> int:
-    """Rank of the innermost name around the records among those wanted; the root has the last but one."""
-    if records.path == ():
-        return len(wanted) - 1
-    steps = [snake_case(step) for step in records.path if isinstance(step, str)]
-    return min((wanted.index(step) for step in steps[-1:] if step in wanted), default=len(wanted))
-
-
-def refuse_rivals(records: Records, found: Sequence[Records], wanted: Sequence[str], option: str) -> None:
-    """Refuse to take one of several containers with records alike, none of which has a better name.
-
-    They may be episodes, or the edges of one node each: taking the longest would drop the others in silence.
-
-    Raises
-    ------
-    BadDataError
-        Naming them, and the option that says which.
-    """
-    alike = [
-        other
-        for other in found
-        if _telling(other, wanted) <= _telling(records, wanted) and _signature(other) == _signature(records)
-    ]
-    if len(alike) > 1:
-        shown = ", ".join(
-            f"{other.name} ({other.num_rows:,})" for other in sorted(alike, key=lambda r: r.schema.id)[:5]
-        )
-        more = f" and {len(alike) - 5:,} more" if len(alike) > 5 else ""
-        raise BadDataError(
-            f"{len(alike):,} containers hold records alike, and it can't be told which are the {option}: {shown}{more}",
-            f"Export them as one list, or say which to take, and leave the others out, with --map {option}=NAME.",
-        )
-
-
-def _signature(records: Records) -> list[tuple[object, ...]]:
-    return [(column.path, column.kind, column.shape) for column in records.schema.columns]
-
-
-def is_called(records: Records, names: Sequence[str]) -> bool:
-    """Whether the container of the records has one of these names."""
-    return any(isinstance(step, str) and snake_case(step) in names for step in records.path[-1:])
-
-
-def is_guesswork(records: Records, refused: Sequence[Refusal], names: Sequence[str]) -> bool:
-    """Whether taking records without field names would be a wild guess: others have a telling name, and were
-    refused because something about them has to be said.
-    """
-    unnamed = records.schema.positional or records.schema.record in ("value", "tuple")
-    return unnamed and any(is_called(other, names) for other, _ in refused)
-
-
 def count_agents(fields: Sequence[Field | None]) -> tuple[tuple[str, ...], int | None]:
     """Name the agents by the keys of the first dict per agent; else count them by the first vector."""
     for where in fields:
@@ -278,21 +211,3 @@ def per_agent_field(roles: Roles, role: str, agents: Sequence[str]) -> Field | N
             )
         return field_of(roles.records, group, [keys.index(agent) for agent in agents])
     return field_of(roles.records, group)
-
-
-def nothing_fits(what: str, reasons: Sequence[Refusal], tree: PickleTree) -> BadDataError:
-    """Make the error for a pickle in which nothing plays the part, from why the candidates don't."""
-    if not reasons:
-        return BadDataError(
-            f"the pickle holds nothing like {what}: its root is a {type(tree.root).__name__} without records",
-            "Is it the right file? `omstore peek FILE` shows what is in it.",
-        )
-    likely = reasons[0][1]
-    if len(reasons) == 1:
-        return likely
-    listed = ", ".join(f"{records.name} ({records.num_rows:,})" for records, _ in reasons)
-    option = "edges" if what == "edges" else "transitions"
-    return BadDataError(
-        f"{likely.message}; the pickle holds: {listed}",
-        f"{likely.hint} Which records to take: --map {option}=NAME.",
-    )
