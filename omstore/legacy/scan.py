@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from omstore.compiled import kernel
 from omstore.errors import MemoryBudgetError, TruncatedPickleError, UnsupportedPickleError
+from omstore.legacy import opcodes as op
 from omstore.legacy.opcodes import OPERAND, OPERAND_NAMES
 from omstore.memory import format_bytes
 
@@ -74,16 +75,16 @@ def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit
     room = np.int64(keys.size) * 6 // 10
     status = _MORE
     while pc < limit:
-        op = np.int64(data[pc])
-        kind = np.int64(operand[op])
+        code = np.int64(data[pc])
+        kind = np.int64(operand[code])
         if kind >= 0:
             after = pc + 1 + kind
-        elif kind == -1:
+        elif kind == op.LENGTH1:
             if pc + 2 > size:
                 status = _TRUNCATED
                 break
             after = pc + 2 + np.int64(data[pc + 1])
-        elif kind == -2:
+        elif kind == op.LENGTH4:
             if pc + 5 > size:
                 status = _TRUNCATED
                 break
@@ -91,7 +92,7 @@ def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit
             for i in range(4):
                 length |= np.int64(data[pc + 1 + i]) << (8 * i)
             after = pc + 5 + length
-        elif kind == -3:
+        elif kind == op.LENGTH8:
             if pc + 9 > size or data[pc + 8] > 0x7F:
                 status = _TRUNCATED
                 break
@@ -102,7 +103,7 @@ def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit
                 status = _TRUNCATED
                 break
             after = pc + 9 + length
-        elif kind == -4:
+        elif kind == op.LINES2:
             lines = 0
             after = pc + 1
             while after < size and lines < 2:
@@ -118,9 +119,9 @@ def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit
         if after > size:
             status = _TRUNCATED
             break
-        if op == 0x68 or op == 0x6A:
+        if code == op.BINGET or code == op.LONG_BINGET:
             number = np.int64(data[pc + 1])
-            if op == 0x6A:
+            if code == op.LONG_BINGET:
                 for i in range(1, 4):
                     number |= np.int64(data[pc + 1 + i]) << (8 * i)
             slot = (number * np.int64(0x9E3779B1)) & mask
@@ -133,11 +134,11 @@ def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit
                 keys[slot] = number + 1
                 fetched += 1
             values[slot] = pc
-        elif op == 0x94:
+        elif code == op.MEMOIZE:
             registers[_MEMOIZES] += 1
-        elif op == 0x71 or op == 0x72:
+        elif code == op.BINPUT or code == op.LONG_BINPUT:
             number = np.int64(data[pc + 1])
-            if op == 0x72:
+            if code == op.LONG_BINPUT:
                 for i in range(1, 4):
                     number |= np.int64(data[pc + 1 + i]) << (8 * i)
             if number < registers[_LAST_PUT]:
@@ -145,10 +146,10 @@ def _scan(data: Any, operand: Any, registers: Any, keys: Any, values: Any, limit
                 break
             registers[_LAST_PUT] = number + 1
             registers[_PUTS] += 1
-        elif op == 0x80:
+        elif code == op.PROTO:
             if np.int64(data[pc + 1]) > registers[_PROTOCOL]:
                 registers[_PROTOCOL] = np.int64(data[pc + 1])
-        elif op == 0x2E:
+        elif code == op.STOP:
             pc = after
             status = _STOPPED
             break
