@@ -18,17 +18,26 @@ def stormpy():
     return pytest.importorskip("stormpy", reason="the extra 'check' isn't installed")
 
 
-@pytest.fixture(scope="module")
-def pair(stormpy, tmp_path_factory):
-    """Two slipping agents on the whole grid: ours, and Storm's model of the store."""
-    folder = tmp_path_factory.mktemp("pair")
+def built(folder, agents, slip):
+    """Exact values of agents on the whole grid."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("omstore.format.durable._fsync", lambda descriptor: None)
-        build(load_model("pursuit", {"agents": 2, "slip": 0.1}), folder, BuildOptions(rows="factored"))
-        export_graph(folder, folder / "pair.umb", "umb")
+        build(load_model("pursuit", {"agents": agents, "slip": slip}), folder, BuildOptions(rows="factored"))
     graph = omstore.open(folder).graph
     assert graph is not None
-    return ExactModel(graph, 1), stormpy.build_model_from_umb(str(folder / "pair.umb"))
+    return ExactModel(graph, agents - 1)
+
+
+def handed_over(stormpy, folder):
+    export_graph(folder, folder / "graph.umb", "umb", rewards=False)
+    return stormpy.build_model_from_umb(str(folder / "graph.umb"))
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.1], ids=["no slip", "slip"])
+def pair(stormpy, tmp_path_factory, request):
+    """Two agents: ours, and Storm's model of the store."""
+    folder = tmp_path_factory.mktemp("pair")
+    return built(folder, 2, request.param), handed_over(stormpy, folder)
 
 
 def storms(stormpy, model, formula):
@@ -41,7 +50,7 @@ def storms(stormpy, model, formula):
     return np.array(found.get_value_vector())
 
 
-@pytest.mark.parametrize(
+ONE_PLAYER = pytest.mark.parametrize(
     ("choice", "horizon", "formula", "within"),
     [
         ("most", 20, 'Pmax=? [F<=20 "done"]', 1e-9),
@@ -51,8 +60,26 @@ def storms(stormpy, model, formula):
         ("most", None, 'Pmax=? [F "done"]', 1e-6),
     ],
 )
+
+
+@ONE_PLAYER
 def test_one_player(stormpy, pair, choice, horizon, formula, within):
-    model, storm = pair
+    equal_to_storms(stormpy, *pair, choice, horizon, formula, within)
+
+
+@pytest.fixture(scope="module")
+def trio(stormpy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trio")
+    return built(folder, 3, 0.0), handed_over(stormpy, folder)
+
+
+@pytest.mark.slow
+@ONE_PLAYER
+def test_one_player_of_three_agents(stormpy, trio, choice, horizon, formula, within):
+    equal_to_storms(stormpy, *trio, choice, horizon, formula, within)
+
+
+def equal_to_storms(stormpy, model, storm, choice, horizon, formula, within):
     found = reach(model, choice=choice, horizon=horizon)
     assert np.abs(found.values - storms(stormpy, storm, formula)).max() < within
 
@@ -112,27 +139,28 @@ def test_chances_between_0_and_1(stormpy, risky, choice, formula):
 def chain(stormpy, model, agent, team, folder):
     """Storm's model of two policies: a graph of one agent and one action, its rows from the store's edges."""
     graph = model.graph
-    nodes, actions = np.arange(graph.num_nodes), np.arange(graph.num_joint_actions)
+    count = graph.num_nodes
     target, chance, outdegree = [], [], []
-    for node in nodes:
-        # the evader, agent 1, is the focal agent; joint actions have agent 0 first
-        weights = np.outer(team[node], agent[node]).reshape(-1)
-        found = graph.successors(np.full(len(actions), node), actions)
-        row = np.bincount(
-            found.next_node, np.repeat(weights, found.outdegree) * found.probability, minlength=len(nodes)
-        )
-        target.append(np.flatnonzero(row))
-        chance.append(np.minimum(row[target[-1]], 1.0))  # sums round
-        outdegree.append(len(target[-1]))
+    for nodes in np.array_split(np.arange(count), -(-count // 4096)):
+        # the evader, the last agent, is the focal agent: the least significant digit of a joint action
+        weights = (team[nodes, :, None] * agent[nodes, None, :]).reshape(len(nodes), -1)
+        node, action = np.nonzero(weights)
+        found = graph.successors(nodes[node], action)
+        edge = np.repeat(node * count, found.outdegree) + found.next_node
+        weight = np.repeat(weights[node, action], found.outdegree) * found.probability
+        edge, which = np.unique(edge, return_inverse=True)
+        target.append(edge % count)
+        chance.append(np.minimum(np.bincount(which, weight), 1.0))  # sums round
+        outdegree.append(np.bincount(edge // count, minlength=len(nodes)))
     to = np.concatenate(target)
     with omstore.create(
         folder, agents=["both"], num_actions=[1], state_width=graph.state_width, rows="csr"
     ) as writer:
-        numbers = writer.add_nodes(graph.states(nodes))
+        numbers = writer.add_nodes(graph.states(np.arange(count)))
         writer.add_rows(
             numbers,
-            np.zeros(len(nodes), np.int64),
-            np.array(outdegree),
+            np.zeros(count, np.int64),
+            np.concatenate(outdegree),
             next_nodes=numbers[to],
             probability=np.concatenate(chance),
             reward=np.zeros((len(to), 1)),
@@ -141,18 +169,43 @@ def chain(stormpy, model, agent, team, folder):
     made = omstore.open(folder).graph
     assert made is not None
     export_graph(folder, folder / "chain.umb", "umb")
-    return stormpy.build_model_from_umb(str(folder / "chain.umb")), made.lookup(graph.states(nodes))
+    return stormpy.build_model_from_umb(str(folder / "chain.umb")), made.lookup(
+        graph.states(np.arange(count))
+    )
 
 
-@pytest.mark.parametrize(
+UNDER_POLICIES = pytest.mark.parametrize(
     ("horizon", "formula", "within"), [(20, 'Pmax=? [F<=20 "done"]', 1e-9), (None, 'Pmax=? [F "done"]', 1e-6)]
 )
+
+
+def policies(nodes, team_actions, plays):
+    """Some actions, each as often: of chances as small as you like neither tool would ever be through."""
+    rng = np.random.default_rng(0)
+    both = sparse(rng, nodes, 5, plays), sparse(rng, nodes, team_actions, plays)
+    return tuple((some > 0) / (some > 0).sum(axis=1, keepdims=True) for some in both)
+
+
+@UNDER_POLICIES
 def test_fixed_policies(stormpy, pair, horizon, formula, within, tmp_path):
     model, _ = pair
-    rng = np.random.default_rng(0)
-    agent, team = sparse(rng, model.graph.num_nodes, 5), sparse(rng, model.graph.num_nodes, 5)
+    both = policies(model.graph.num_nodes, 5, 0.6)
+    equal_under_policies(stormpy, model, both, horizon, formula, within, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slip", [0.0, 0.1])
+@UNDER_POLICIES
+def test_fixed_policies_of_three_agents(stormpy, slip, horizon, formula, within, tmp_path):
+    model = built(tmp_path / "store", 3, slip)
+    both = policies(model.graph.num_nodes, 25, 0.1)
+    equal_under_policies(stormpy, model, both, horizon, formula, within, tmp_path / "chain")
+
+
+def equal_under_policies(stormpy, model, both, horizon, formula, within, folder):
+    agent, team = both
     found = reach(model, agent=agent, team=team, horizon=horizon, tolerance=1e-9)
-    storm, order = chain(stormpy, model, agent, team, tmp_path)
+    storm, order = chain(stormpy, model, agent, team, folder)
     expected = storms(stormpy, storm, formula)[order]
     assert np.abs(found.values - expected).max() < within
     assert 0.01 < expected.mean() < 0.999
