@@ -116,7 +116,7 @@ def _drop(single: Any, registers: Any, start: Any) -> Any:
 def _table_of(
     registers: Any, stacks: Stacks, memory: Memory, tables: Any, address: Any, tag: Any, start: Any
 ) -> Any:
-    """Table that a container's new items go to, -1 for none: its own, or that of an adjacency's records."""
+    """Table that a container's new items go to, its own or that of an adjacency's records; below 0: none."""
     table = memory.value[address + C_TABLE] - 1
     loose = registers[R_LOOSE] - 1
     if table >= 0 or loose < 0 or tag != LIST or registers[R_SP] == start:
