@@ -73,7 +73,7 @@ class EvaluateOptions:
         Whether to compute how likely captures are, and a table over all levels.
     visits : bool or None
         Whether to compute how often nodes are visited. None: unless edges have to be gone through (not where factored
-        rows are contracted) and these are more than 500 million, steps counted.
+        rows are contracted, nor with a dictionary) and these are more than 500 million, steps counted.
     goal : path or None
         A (N,) bool array in a .npy file: nodes that count as captures. None: those entered with done.
     write : bool
@@ -241,7 +241,7 @@ class _Evaluation:
     def _counts_visits(self) -> bool:
         if self.options.visits is not None:
             return self.options.visits
-        if Pusher(self.graph, [self.model.focal_agent]).method == "factored":
+        if Pusher(self.graph, [self.model.focal_agent]).method in ("factored", "dictionary"):
             return True
         edges = self.graph.num_edges * (self.horizon.steps or _SWEEPS_WITHOUT_END)
         if edges > _MOST_EDGES:

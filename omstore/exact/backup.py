@@ -14,7 +14,7 @@ from omstore.errors import UsageError
 from omstore.read.graph import Graph
 from omstore.rollout.policies import PolicyTable, Sides
 
-__all__ = ["Backup", "NodePolicy", "Policy", "policy_block", "policy_rows"]
+__all__ = ["Backup", "NodePolicy", "Policy", "plays", "policy_block", "policy_rows"]
 
 
 class NodePolicy(Protocol):
@@ -134,6 +134,28 @@ def policy_rows(
     if isinstance(policy, np.ndarray) and policy.strides[0] == 0 and len(policy):
         return policy_block(policy[:1], slice(None), 1, actions)
     return policy_block(policy, nodes, count, actions)
+
+
+def plays(
+    sides: Sides, own: Policy | None, other: Policy | None, nodes: slice | NDArray[np.int64], count: int
+) -> tuple[Any, ...]:
+    """Return what kernels need to know of both sides at some nodes.
+
+    Returns
+    -------
+    own, own_step, other, other_step
+        Policies, (count or 1, actions) float64, or empty where there is none; and 1, or 0 where there is one row for
+        all nodes.
+    learner_joint, other_joint : (L,), (O,) int32
+        Of `sides`.
+    """
+    found: list[Any] = []
+    for policy, joint in ((own, sides.learner_joint), (other, sides.other_joint)):
+        block = as_input(np.empty((0, 0)), np.float64)
+        if policy is not None:
+            block = policy_rows(policy, nodes, count, len(joint))
+        found += [block, int(len(block) > 1)]
+    return *found, sides.learner_joint, sides.other_joint
 
 
 def _check_policy(policy: Policy | None, shape: tuple[int, int], whose: str) -> None:

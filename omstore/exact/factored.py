@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
 from omstore.exact import exception_kernels, factored_kernels, push_kernels, respond_kernels
+from omstore.exact.backup import Policy, policy_rows
 from omstore.exact.exceptions import marked_are_exceptions, patterns_of
 from omstore.exact.factored_kernels import Buffers
 from omstore.exact.gains import Gains, Terms, Valuation
 from omstore.exact.orders import check_places, moved_last
-from omstore.exact.row_source import Block, RowSource
+from omstore.exact.row_source import Block, MassSource
 from omstore.exact.stages import Stages
 from omstore.read.graph import Graph
 from omstore.rollout.policies import Sides
@@ -44,7 +45,7 @@ _NOBODY_CHOOSES = np.empty(0, np.int64)
 _HINT = "Convert or build the store again."
 
 
-class FactoredSource(RowSource):
+class FactoredSource(MassSource):
     """Contracts kernels; rows that don't factor are read as patterns, once a node where all are the same.
 
     Memory: the gains, and for each thread those of the next nodes of one local state of the first component, times
@@ -254,20 +255,23 @@ class FactoredSource(RowSource):
         first: int,
         stop: int,
         mass: NDArray[np.float64],
-        own_is_last: bool,
         sides: Sides,
-        policies: Policies,
+        policies: tuple[Policy, Policy],
         out: NDArray[np.float64],
     ) -> None:
-        """Move the mass on nodes, (N,), along their rows; added to `out`, (products,). Arguments as for `respond`,
-        but both sides play by policies."""
+        """Move mass on to product numbers where `splits` allows it; see :class:`MassSource`."""
+        own_is_last = self.splits(sides)
         buffers = self._stages.buffers()
         buffers.local[:] = -1
         others = sides.other_joint if own_is_last else sides.learner_joint
         head_of = as_input(self._stages.joint_head[others], np.int64)
         for begin in range(first, stop, _RESPOND_NODES):
             end = min(begin + _RESPOND_NODES, stop)
-            own, other = (_flat(block) for block in policies(*self._nodes(begin, end)))
+            nodes, count = self._nodes(begin, end)
+            own, other = (
+                _flat(policy_rows(policy, nodes, count, len(joint)))
+                for policy, joint in zip(policies, (sides.learner_joint, sides.other_joint), strict=True)
+            )
             plays = (*own, *other) if own_is_last else (*other, *own)
             patterns = self._patterns
             where = self._node_at, self.graph.num_nodes, patterns.block, patterns.block_same
@@ -282,12 +286,17 @@ class FactoredSource(RowSource):
                 )
                 _raise(*found)
 
+    @property
+    def num_places(self) -> int:
+        """Product numbers."""
+        return self.num_units
+
     def by_node(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return values of product numbers, (products,), as those of nodes, (N,)."""
+        """Return values of product numbers as those of nodes; see :class:`MassSource`."""
         return values[self._product] if self._product.size else values
 
     def check_mass(self, mass: NDArray[np.float64]) -> None:
-        """Check that none has come to product numbers, (products,), without a node."""
+        """Check that mass is where nodes are; see :class:`MassSource`."""
         if self._node_at.size and (mass[self._node_at >= self.graph.num_nodes] > 0).any():
             raise CorruptStoreError(
                 "rows: a row that factors leads to a state that isn't in the graph", _HINT

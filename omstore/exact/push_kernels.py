@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from omstore.compiled import inner_kernel, kernel
+from omstore.compiled import inlined_kernel, inner_kernel, kernel
+from omstore.exact.edge_kernels import BAD_CODE, BAD_NODE, PER_CODE, PER_EDGE
 from omstore.exact.exception_kernels import BAD_BLOCK, OK
 
-__all__ = ["push_edges", "push_products"]
+__all__ = ["push_edges", "push_products", "push_resolved"]
 
 
 @inner_kernel
@@ -156,32 +157,84 @@ def push_products(
     return OK, row
 
 
+@inlined_kernel
+def _played(
+    node: Any, offsets: Any, own: Any, own_step: Any, other: Any, other_step: Any, own_joint: Any, other_joint: Any
+) -> tuple[float, int]:  # fmt: skip
+    """Return how likely the policies play any legal joint action at a node of a chunk, and how many are legal."""
+    first = node * own_joint.size * other_joint.size
+    total, legal = 0.0, 0
+    for a in range(own_joint.size):
+        for o in range(other_joint.size):
+            row = first + own_joint[a] + other_joint[o]
+            if offsets[row] < offsets[row + 1]:
+                total += own[node * own_step, a] * other[node * other_step, o]
+                legal += 1
+    return total, legal
+
+
 @kernel
 def push_edges(
-    offsets: Any,
-    next_node: Any,
-    probability: Any,
-    done: Any,
-    own: Any,
-    other: Any,
-    own_joint: Any,
-    other_joint: Any,
-    mass: Any,
-    visited: Any,
-    going_on: Any,
-) -> None:
+    offsets: Any, next_node: Any, codes: Any, how: Any, probability: Any,
+    own: Any, own_step: Any, other: Any, other_step: Any, own_joint: Any, other_joint: Any, mass: Any, out: Any,
+) -> tuple[int, int]:  # fmt: skip
     """Move the mass on nodes along their edges, actions being played as `omstore.exact.Backup` says.
 
     Parameters
     ----------
-    offsets : (n * A + 1,) int64
-        A row without edges isn't legal.
-    next_node, probability, done : (E,) int64, float64, bool
-    own, other : (n, L), (n, O) float64
+    offsets, next_node, codes, how, probability
+        As for `omstore.exact.edge_kernels.back_up_edges`; a row without edges isn't legal.
+    own, other : (n or 1, L), (n or 1, O) float64
+    own_step, other_step : int
+        1, or 0 where all nodes have the same.
     own_joint, other_joint : (L,), (O,) int32
         What actions add to the joint action.
     mass : (n,) float64
         On each node of the chunk.
+    out : (N,) float64
+        Added to: mass that comes.
+
+    Returns
+    -------
+    status, row : int
+    """
+    num_joint = own_joint.size * other_joint.size
+    for node in range(mass.size):
+        if mass[node] == 0.0:
+            continue
+        total, legal = _played(node, offsets, own, own_step, other, other_step, own_joint, other_joint)
+        for a in range(own_joint.size if legal else 0):
+            for o in range(other_joint.size):
+                row = node * num_joint + own_joint[a] + other_joint[o]
+                weight = mass[node] / legal
+                if total > 0.0:
+                    weight = mass[node] * (own[node * own_step, a] * other[node * other_step, o] / total)
+                if weight == 0.0:
+                    continue
+                for edge in range(offsets[row], offsets[row + 1]):
+                    follows = np.int64(next_node[edge])
+                    if follows < 0 or follows >= out.size:
+                        return BAD_NODE, row
+                    which = np.int64(edge) if how == PER_EDGE else np.int64(0)
+                    if how == PER_CODE:
+                        which = np.int64(codes[edge])
+                        if which >= probability.size:
+                            return BAD_CODE, row
+                    out[follows] += weight * probability[which]
+    return OK, 0
+
+
+@kernel
+def push_resolved(
+    offsets: Any, next_node: Any, probability: Any, done: Any,
+    own: Any, own_step: Any, other: Any, other_step: Any, own_joint: Any, other_joint: Any, mass: Any,
+    visited: Any, going_on: Any,
+) -> None:  # fmt: skip
+    """Move the mass on nodes along edges whose attributes are resolved; other arguments as for `push_edges`.
+
+    Parameters
+    ----------
+    next_node, probability, done : (E,) int64, float64, bool
     visited, going_on : (N,) float64
         Added to: mass that comes, and that of it which came by edges that aren't done.
     """
@@ -189,23 +242,13 @@ def push_edges(
     for node in range(mass.size):
         if mass[node] == 0.0:
             continue
-        first = node * num_joint
-        total, legal = 0.0, 0
-        for a in range(own_joint.size):
+        total, legal = _played(node, offsets, own, own_step, other, other_step, own_joint, other_joint)
+        for a in range(own_joint.size if legal else 0):
             for o in range(other_joint.size):
-                row = first + own_joint[a] + other_joint[o]
-                if offsets[row] < offsets[row + 1]:
-                    total += own[node, a] * other[node, o]
-                    legal += 1
-        if legal == 0:
-            continue
-        for a in range(own_joint.size):
-            for o in range(other_joint.size):
-                row = first + own_joint[a] + other_joint[o]
-                weight = own[node, a] * other[node, o] / total if total > 0.0 else 1.0 / legal
-                weight *= mass[node]
-                if weight == 0.0:
-                    continue
+                row = node * num_joint + own_joint[a] + other_joint[o]
+                weight = mass[node] / legal
+                if total > 0.0:
+                    weight = mass[node] * (own[node * own_step, a] * other[node * other_step, o] / total)
                 for edge in range(offsets[row], offsets[row + 1]):
                     moved = weight * probability[edge]
                     visited[next_node[edge]] += moved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from omstore.compiled import as_input
 from omstore.errors import UsageError
 from omstore.exact import push_kernels
-from omstore.exact.backup import Backup, Policy, policy_block, policy_rows
+from omstore.exact.backup import Backup, Policy, plays
+from omstore.exact.dictionary import DictionarySource
 from omstore.exact.factored import FactoredSource
 from omstore.exact.gains import Terms, Valuation
+from omstore.exact.row_source import EdgeSource, MassSource
 from omstore.read.graph import Graph
 
 __all__ = ["Pusher"]
@@ -29,8 +32,8 @@ class Pusher:
     """Moves mass along all rows of a graph, both sides playing by policies.
 
     Factored rows are contracted one component after the other where all of a node's rows factor or none does, all are
-    legal, and one side is an agent that moves one component; else edges are read. Memory: 32 bytes a node, and some
-    megabytes a thread.
+    legal, and one side is an agent that moves one component; dictionary rows are gone through a block of patterns at a
+    time; else edges are read. Memory: 32 bytes a node or position, and some megabytes a thread.
 
     Parameters
     ----------
@@ -43,7 +46,7 @@ class Pusher:
     Attributes
     ----------
     method : str
-        ``"factored"`` or ``"edges"``.
+        ``"factored"``, ``"dictionary"``, ``"edges"``, or ``"resolved edges"``: done is read of each.
 
     Raises
     ------
@@ -61,12 +64,9 @@ class Pusher:
         self._own_side = list(own_side)
         nothing = np.empty(graph.num_nodes)
         self._sides = Backup(nothing, [], nothing, own_side=self._own_side).sides(graph)
-        self._source: tuple[FactoredSource, bool] | None = None
         self._keep: NDArray[np.float64] | None = None
-        source = FactoredSource.of(graph, Terms(graph, rewards=False))
-        if source is not None:
-            self._source = source.split(self._sides, self._own_side)
-        self.method = "edges" if self._source is None else "factored"
+        self._source = self._shortest()
+        self.method = "resolved edges" if self._source is None else self._source.name
 
     def push(
         self, mass: NDArray[np.float64], own: Policy, other: Policy
@@ -94,26 +94,14 @@ class Pusher:
         """
         Backup(mass, [], np.empty(len(mass)), own_side=self._own_side, own=own, other=other).check(self.graph)
         mass = as_input(mass, np.float64)
-        return self._contract(mass, own, other) if self._source else self._along_edges(mass, own, other)
-
-    def _contract(
-        self, mass: NDArray[np.float64], own: Policy, other: Policy
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        assert self._source is not None
-        source, own_is_last = self._source
-        sizes = len(self._sides.learner_joint), len(self._sides.other_joint)
-
-        def policies(
-            nodes: slice | NDArray[np.int64], count: int
-        ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-            return policy_rows(own, nodes, count, sizes[0]), policy_rows(other, nodes, count, sizes[1])
-
+        source = self._source
+        if source is None:
+            return self._along_resolved(mass, own, other)
         bounds = source.bounds(_PARTS)
-        sums = np.zeros((len(bounds) - 1, source.num_units))
+        sums = np.zeros((len(bounds) - 1, source.num_places))
 
         def run(part: int) -> None:
-            first, stop = bounds[part], bounds[part + 1]
-            source.push(first, stop, mass, own_is_last, self._sides, policies, sums[part])
+            source.push(bounds[part], bounds[part + 1], mass, self._sides, (own, other), sums[part])
 
         self._share(run, len(sums))
         total = sums[0]
@@ -123,7 +111,18 @@ class Pusher:
         visited = source.by_node(total)
         return visited, visited * self._kept(source)
 
-    def _kept(self, source: FactoredSource) -> NDArray[np.float64]:
+    def _shortest(self) -> MassSource | None:
+        """Choose the shortest way through the rows; None: done is no function of the next node."""
+        terms = Terms(self.graph, rewards=False)
+        if not terms.by_next_node:
+            return None
+        factored = FactoredSource.of(self.graph, terms)
+        found = None if factored is None else factored.split(self._sides, self._own_side)
+        if found is not None:
+            return found[0]
+        return DictionarySource.of(self.graph, terms) or EdgeSource(self.graph, terms)
+
+    def _kept(self, source: MassSource) -> NDArray[np.float64]:
         """1 for nodes entered without done, 0 for others: what is worth 1 there is worth as much before."""
         if self._keep is None:
             ones = as_input(np.ones(self.graph.num_nodes), np.float64)
@@ -131,11 +130,11 @@ class Pusher:
             self._keep = source.by_node(gains.table)
         return self._keep
 
-    def _along_edges(
+    def _along_resolved(
         self, mass: NDArray[np.float64], own: Policy, other: Policy
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Read done of every edge."""
         graph, joint = self.graph, self.graph.num_joint_actions
-        own_joint, other_joint = self._sides.learner_joint, self._sides.other_joint
         edges_of_node = max(joint, graph.num_edges // max(1, graph.num_nodes))
         rows = max(1, _CHUNK_EDGES // edges_of_node) * joint
         parts = _PARTS // 2  # of two sums each
@@ -149,19 +148,16 @@ class Pusher:
                 nodes = slice(node, node + count)
                 if not mass[nodes].any():
                     continue
-                push_kernels.push_edges(
+                arguments: list[Any] = [
                     as_input(found.offsets, np.int64),
                     as_input(found.next_node, np.int64),
                     as_input(found.probability, np.float64),
                     as_input(found.done, np.bool_),
-                    policy_block(own, nodes, count, len(own_joint)),
-                    policy_block(other, nodes, count, len(other_joint)),
-                    own_joint,
-                    other_joint,
+                    *plays(self._sides, own, other, nodes, count),
                     as_input(mass[nodes], np.float64),
-                    sums[part, 0],
-                    sums[part, 1],
-                )
+                    *sums[part],
+                ]
+                push_kernels.push_resolved(*arguments)
 
         self._share(run, parts)
         total = sums[0]

@@ -9,9 +9,34 @@ from typing import Any
 
 import numpy as np
 
-from omstore.compiled import kernel
+from omstore.compiled import inlined_kernel, kernel
 
 __all__ = ["action_values", "best_values", "policy_values"]
+
+
+@inlined_kernel
+def _meet(rows: Any, first: Any, other: Any, other_joint: Any) -> tuple[float, float, int]:
+    """Return what an action is worth against the other side's policy, times the mass of what is legal, that mass, and
+    how many rows are legal; `first` is the action's row against the other side's action 0."""
+    total, mass, legal = 0.0, 0.0, 0
+    for o in range(other_joint.size):
+        value = rows[first + other_joint[o]]
+        if value == value:
+            total += other[o] * value
+            mass += other[o]
+            legal += 1
+    return total, mass, legal
+
+
+@inlined_kernel
+def _mean_of_legal(rows: Any, first: Any, num_joint: Any) -> float:
+    """Return the mean of a node's legal rows; 0 where there is none."""
+    total, legal = 0.0, 0
+    for row in range(first, first + num_joint):
+        if rows[row] == rows[row]:
+            total += rows[row]
+            legal += 1
+    return total / legal if legal else 0.0
 
 
 @kernel
@@ -30,23 +55,12 @@ def policy_values(rows: Any, own: Any, other: Any, own_joint: Any, other_joint: 
     """
     num_joint = own_joint.size * other_joint.size
     for node in range(out.size):
-        first = node * num_joint
-        total, mass, everything, legal = 0.0, 0.0, 0.0, 0
+        first, total, mass = node * num_joint, 0.0, 0.0
         for a in range(own_joint.size):
-            for o in range(other_joint.size):
-                value = rows[first + own_joint[a] + other_joint[o]]
-                if value == value:
-                    weight = own[node, a] * other[node, o]
-                    mass += weight
-                    total += weight * value
-                    everything += value
-                    legal += 1
-        if mass > 0.0:
-            out[node] = total / mass
-        elif legal:
-            out[node] = everything / legal
-        else:
-            out[node] = 0.0
+            worth, met, _ = _meet(rows, first + own_joint[a], other[node], other_joint)
+            total += own[node, a] * worth
+            mass += own[node, a] * met
+        out[node] = total / mass if mass > 0.0 else _mean_of_legal(rows, first, num_joint)
 
 
 @kernel
@@ -60,34 +74,17 @@ def best_values(rows: Any, other: Any, own_joint: Any, other_joint: Any, out: An
     actions : (n,) int64, or empty
         The lowest of those that are as good; -1 where none is legal.
     """
-    num_own, num_other = own_joint.size, other_joint.size
+    num_joint = own_joint.size * other_joint.size
     for node in range(out.size):
-        first = node * num_own * num_other
-        best, chosen = -np.inf, -1
-        everything, legal = 0.0, -1  # summed once an action needs it
-        for a in range(num_own):
-            total, mass, allowed = 0.0, 0.0, False
-            for o in range(num_other):
-                value = rows[first + own_joint[a] + other_joint[o]]
-                if value == value:
-                    allowed = True
-                    mass += other[node, o]
-                    total += other[node, o] * value
-            if not allowed:
+        first, best, chosen = node * num_joint, 0.0, -1
+        for a in range(own_joint.size):
+            worth, mass, legal = _meet(rows, first + own_joint[a], other[node], other_joint)
+            if not legal:
                 continue
-            if mass > 0.0:
-                worth = total / mass
-            else:
-                if legal < 0:
-                    legal = 0
-                    for joint in range(num_own * num_other):
-                        if rows[first + joint] == rows[first + joint]:
-                            everything += rows[first + joint]
-                            legal += 1
-                worth = everything / legal
-            if worth > best or chosen < 0:
-                best, chosen = worth, a
-        out[node] = best if chosen >= 0 else 0.0
+            value = worth / mass if mass > 0.0 else _mean_of_legal(rows, first, num_joint)
+            if value > best or chosen < 0:
+                best, chosen = value, a
+        out[node] = best
         if actions.size:
             actions[node] = chosen
 
@@ -105,19 +102,16 @@ def action_values(rows: Any, other: Any, own_joint: Any, other_joint: Any, out: 
     """
     num_joint = own_joint.size * other_joint.size
     for node in range(out.shape[0]):
-        first = node * num_joint
         for a in range(own_joint.size):
-            total, mass, everything, legal = 0.0, 0.0, 0.0, 0
-            for o in range(other_joint.size):
-                value = rows[first + own_joint[a] + other_joint[o]]
-                if value == value:
-                    mass += other[node, o]
-                    total += other[node, o] * value
-                    everything += value
-                    legal += 1
-            if mass > 0.0:
-                out[node, a] = total / mass
-            elif legal:
-                out[node, a] = everything / legal
-            else:
+            first = node * num_joint + own_joint[a]
+            worth, mass, legal = _meet(rows, first, other[node], other_joint)
+            if not legal:
                 out[node, a] = np.nan
+            elif mass > 0.0:
+                out[node, a] = worth / mass
+            else:
+                total = 0.0
+                for o in range(other_joint.size):
+                    if rows[first + other_joint[o]] == rows[first + other_joint[o]]:
+                        total += rows[first + other_joint[o]]
+                out[node, a] = total / legal

@@ -5,19 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omstore.compiled import as_input
 from omstore.errors import CorruptStoreError
-from omstore.exact import edge_kernels
+from omstore.exact import edge_kernels, push_kernels
+from omstore.exact.backup import Policy, plays
 from omstore.exact.gains import Gains, Terms, Valuation
 from omstore.read.attributes import EdgeSet
 from omstore.read.graph import Graph
+from omstore.rollout.policies import Sides
 from omstore.rows import RowChunk
 
-__all__ = ["Block", "EdgeSource", "ResolvedSource", "RowSource"]
+__all__ = ["Block", "EdgeSource", "MassSource", "ResolvedSource", "RowSource"]
 
 _CHUNK_EDGES = 1 << 19
 """Edges looked at at a time, about: 2.6 MB as a large graph's csr has them. A quarter of it takes half as long again."""
@@ -102,7 +105,43 @@ class RowSource(ABC):
         return Block(slice(first, first + count // self.num_joint_actions), rows)
 
 
-class EdgeSource(RowSource):
+class MassSource(RowSource):
+    """Moves mass besides, to *places*: nodes, or what gains are looked up by."""
+
+    @property
+    def num_places(self) -> int:
+        """Nodes, if not said otherwise."""
+        return self.graph.num_nodes
+
+    @abstractmethod
+    def push(
+        self,
+        first: int,
+        stop: int,
+        mass: NDArray[np.float64],
+        sides: Sides,
+        policies: tuple[Policy, Policy],
+        out: NDArray[np.float64],
+    ) -> None:
+        """Move the mass on nodes, (N,), of units first..stop-1 along their rows; added to `out`, (places,).
+
+        Both sides play by policies, the own side's first.
+
+        Raises
+        ------
+        CorruptStoreError
+            If a file is damaged where it was read.
+        """
+
+    def by_node(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values of places, (places,), as those of nodes, (N,)."""
+        return values
+
+    def check_mass(self, mass: NDArray[np.float64]) -> None:
+        """Check that none has come to places, (places,), without a node."""
+
+
+class EdgeSource(MassSource):
     """Goes through the edges as the encoding sweeps them: of any encoding, sequentially.
 
     What an edge is worth is looked up by its next node and outcome code; nothing else is decoded.
@@ -123,10 +162,7 @@ class EdgeSource(RowSource):
                     chunk.first_row,
                     joint,
                     as_input(chunk.offsets, np.int64),
-                    as_input(chunk.next_node, chunk.next_node.dtype),
-                    as_input(np.empty(0), np.uint8)
-                    if chunk.outcome is None
-                    else as_input(chunk.outcome, chunk.outcome.dtype),
+                    *_edges(chunk),
                     how,
                     probability,
                     gain.table,
@@ -140,6 +176,31 @@ class EdgeSource(RowSource):
                 if status != edge_kernels.OK:
                     raise_bad_row(status, chunk.first_row + row, joint)
             yield self._block(chunk.first_row, count, [out[:count] for out in rows])
+
+    def push(
+        self,
+        first: int,
+        stop: int,
+        mass: NDArray[np.float64],
+        sides: Sides,
+        policies: tuple[Policy, Policy],
+        out: NDArray[np.float64],
+    ) -> None:
+        """Move mass along edges; see :class:`MassSource`."""
+        joint = self.num_joint_actions
+        step = self._step() * joint
+        for chunk in self.graph.encoding.sweep(first * joint, stop * joint, step):
+            node = chunk.first_row // joint
+            here = mass[node : node + (len(chunk.offsets) - 1) // joint]
+            if not here.any():
+                continue
+            how, probability = self._probability(chunk)
+            arguments: list[Any] = [as_input(chunk.offsets, np.int64), *_edges(chunk), how, probability]
+            arguments += plays(sides, *policies, slice(node, node + len(here)), len(here))
+            arguments += [as_input(here, np.float64), out]
+            status, row = push_kernels.push_edges(*arguments)
+            if status != edge_kernels.OK:
+                raise_bad_row(status, chunk.first_row + row, joint)
 
     def _probability(self, chunk: RowChunk) -> tuple[int, NDArray[np.float64]]:
         """Where the probabilities of a chunk's edges are."""
@@ -198,6 +259,12 @@ class ResolvedSource(RowSource):
                     out[:count],
                 )
             yield self._block(chunk.first_row, count, [out[:count] for out in rows])
+
+
+def _edges(chunk: RowChunk) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return next nodes and outcome codes, empty where there are none, as kernels take them."""
+    codes = np.empty(0, np.uint8) if chunk.outcome is None else chunk.outcome
+    return as_input(chunk.next_node, chunk.next_node.dtype), as_input(codes, codes.dtype)
 
 
 def raise_bad_row(status: int, row: int, num_joint_actions: int) -> None:

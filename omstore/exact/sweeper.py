@@ -133,7 +133,19 @@ class Sweeper:
             else:
                 together.setdefault(source, []).append(backup)
         for source, several in together.items():
-            self._reduced(source, several)
+            plain = [backup for backup in several if backup.out.ndim == 1]
+            if isinstance(source, DictionarySource) and plain:
+                self._play(source, plain)
+                several = [backup for backup in several if backup.out.ndim == 2]
+            if several:
+                self._reduced(source, several)
+
+    def _play(self, source: DictionarySource, backups: Sequence[Backup]) -> None:
+        """Back up without keeping rows."""
+        gains = [source.gains(_valuation(backup)) for backup in backups]
+        self._share(source, lambda first, stop: source.play(first, stop, backups, gains))
+        for gain in gains:
+            source.terms.give_back(gain)
 
     def _reduced(self, source: RowSource, backups: Sequence[Backup]) -> None:
         """Work out the rows of some nodes at a time, and what they come to."""

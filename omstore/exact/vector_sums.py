@@ -15,7 +15,7 @@ from numba.core import cgutils, types
 
 from omstore.compiled import intrinsic
 
-__all__ = ["LANES", "dot", "find_best", "mix", "turn"]
+__all__ = ["LANES", "dot", "find_best", "find_most", "mix", "mix_rounded", "spread", "turn", "weigh"]
 
 LANES = 4
 """Numbers in a vector; lanes are filled up to a multiple."""
@@ -63,12 +63,24 @@ def _greater(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
+def _rounded(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """Multiply and add, rounding the product too, as compilers do."""
+    return builder.fadd(builder.fmul(a, b), c)
+
+
 def _sums(
-    builder: Any, source: Any, at: Any, step: Any, pair: tuple[Any, Any, Any, Any], width: int, kind: Any
+    builder: Any,
+    source: Any,
+    at: Any,
+    step: Any,
+    pair: tuple[Any, Any, Any, Any],
+    width: int,
+    kind: Any,
+    fuse: bool = True,
 ) -> list[Any]:
     """Make `width` sums side by side over the outcomes of a pair, (nexts, chances, first, stop)."""
     nexts, chances, first, stop = pair
-    fused = _fused(builder, kind)
+    fused = _fused(builder, kind) if fuse else None
     count = 1 if kind is _DOUBLE else LANES
     sums = [_code.alloca_once(builder, kind) for _ in range(width)]
     for each in sums:
@@ -79,7 +91,8 @@ def _sums(
         place = builder.add(at, builder.mul(follows, step))
         for number, each in enumerate(sums):
             part = _load(builder, source, place, number * count, kind)
-            builder.store(builder.call(fused, [chance, part, builder.load(each)]), each)
+            factors = chance, part, builder.load(each)
+            builder.store(builder.call(fused, factors) if fused else _rounded(builder, *factors), each)
     return [builder.load(each) for each in sums]
 
 
@@ -127,6 +140,133 @@ def mix(
 
     index = types.int64
     return types.void(source, index, index, nexts, chances, index, index, out, index, index), generate
+
+
+@intrinsic
+def mix_rounded(
+    typing: Any, source: Any, step: Any, nexts: Any, chances: Any, first: Any, stop: Any, out: Any, place: Any,
+    length: Any,
+) -> Any:  # fmt: skip
+    """Do what `mix` does, but round products as well: what comes out is what a loop over edges makes. `length` is a
+    multiple of four."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        _, step, _, _, first, stop, _, place, length = arguments
+
+        def make(begin: Any, width: int) -> None:
+            pair = data(2), data(3), first, stop
+            for number, each in enumerate(_sums(builder, data(0), begin, step, pair, width, _VECTOR, False)):
+                target = _at(builder, data(6), builder.add(place, begin), number * LANES, _VECTOR)
+                builder.store(each, target, align=8)
+
+        _groups(builder, length, _SUMMED, make)
+        return context.get_dummy_value()
+
+    index = types.int64
+    return types.void(source, index, nexts, chances, index, index, out, index, index), generate
+
+
+@intrinsic
+def weigh(
+    typing: Any, source: Any, step: Any, which: Any, first: Any, places: Any, weights: Any, out: Any, place: Any,
+    length: Any,
+) -> Any:  # fmt: skip
+    """Write the sum of slices of `source`, each number times its own of `weights`: of the slice ``which[first +
+    places[k]]`` times slice k of `weights`, for every k. Slices are `step` apart; `length` is a multiple of four.
+    Products are rounded."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        _, step, _, first, _, _, _, place, length = arguments
+        count = context.make_array(signature.args[4])(context, builder, arguments[4])
+        count = builder.extract_value(count.shape, 0)
+
+        def make(begin: Any, width: int) -> None:
+            sums = [_code.alloca_once(builder, _VECTOR) for _ in range(width)]
+            for each in sums:
+                builder.store(ir.Constant(_VECTOR, None), each)
+            with _code.for_range(builder, count) as loop:
+                there = builder.load(builder.gep(data(4), [loop.index]))
+                there = builder.add(first, builder.sext(there, _INDEX))
+                found = builder.sext(builder.load(builder.gep(data(2), [there])), _INDEX)
+                at = builder.add(begin, builder.mul(found, step))
+                by = builder.add(begin, builder.mul(loop.index, step))
+                for number, each in enumerate(sums):
+                    x, y = (_load(builder, data(k), start, number * LANES) for k, start in ((0, at), (5, by)))
+                    builder.store(_rounded(builder, x, y, builder.load(each)), each)
+            for number, each in enumerate(sums):
+                target = _at(builder, data(6), builder.add(place, begin), number * LANES, _VECTOR)
+                builder.store(builder.load(each), target, align=8)
+
+        _groups(builder, length, _SUMMED, make)
+        return context.get_dummy_value()
+
+    index = types.int64
+    return types.void(source, index, which, index, places, weights, out, index, index), generate
+
+
+@intrinsic
+def spread(
+    typing: Any, source: Any, place: Any, step: Any, nexts: Any, chances: Any, first: Any, stop: Any, out: Any,
+    length: Any,
+) -> Any:  # fmt: skip
+    """Add a slice of `source`, times each of `chances`, to the slices of `out` that `nexts` number, `step` apart.
+
+    `length` is a multiple of four.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        _, place, step, _, _, first, stop, _, length = arguments
+        fused = _fused(builder, _VECTOR)
+
+        def make(begin: Any, width: int) -> None:
+            parts = [_load(builder, data(0), builder.add(place, begin), k * LANES) for k in range(width)]
+            with _code.for_range(builder, stop, start=first) as loop:
+                chance = _spread(builder, builder.load(builder.gep(data(4), [loop.index])), _VECTOR)
+                follows = builder.load(builder.gep(data(3), [loop.index]))
+                at = builder.add(begin, builder.mul(follows, step))
+                for number, part in enumerate(parts):
+                    target = _at(builder, data(7), at, number * LANES, _VECTOR)
+                    more = builder.call(fused, [chance, part, builder.load(target, align=8)])
+                    builder.store(more, target, align=8)
+
+        _groups(builder, length, _SUMMED, make)
+        return context.get_dummy_value()
+
+    index = types.int64
+    return types.void(source, index, index, nexts, chances, index, index, out, index), generate
+
+
+@intrinsic
+def find_most(typing: Any, source: Any, step: Any, first: Any, stop: Any, out: Any, length: Any) -> Any:
+    """Write the greatest of slices first..stop-1 of `source`, number by number, at least one of them; slices are `step`
+    apart; `length` is a multiple of four."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = _pointers(context, builder, signature, arguments)
+        _, step, first, stop, _, length = arguments
+
+        def make(begin: Any, width: int) -> None:
+            mosts = [_code.alloca_once(builder, _VECTOR) for _ in range(width)]
+            at = builder.add(begin, builder.mul(first, step))
+            for number, each in enumerate(mosts):
+                builder.store(_load(builder, data(0), at, number * LANES), each)
+            with _code.for_range(builder, stop, start=first) as loop:
+                at = builder.add(begin, builder.mul(loop.index, step))
+                for number, each in enumerate(mosts):
+                    here = _load(builder, data(0), at, number * LANES)
+                    builder.store(_greater(builder, here, builder.load(each)), each)
+            for number, each in enumerate(mosts):
+                target = _at(builder, data(4), begin, number * LANES, _VECTOR)
+                builder.store(builder.load(each), target, align=8)
+
+        _groups(builder, length, _SUMMED, make)
+        return context.get_dummy_value()
+
+    index = types.int64
+    return types.void(source, index, index, index, out, index), generate
 
 
 @intrinsic

@@ -32,30 +32,32 @@ def by_hand(graph, side, own, other, mass):
 
 @pytest.mark.parametrize("side", [[0], [1], [2], [0, 2], [0, 1]])
 def test_three_agents(pursuit, rng, side):
-    """By contraction whichever agent is alone; the edge way is another encoding of the same graph."""
-    graph, edges = pursuit("factored"), pursuit("csr")
+    """By contraction whichever agent is alone; by blocks of patterns and along edges in other encodings."""
+    graph = pursuit("csr")
     sizes = joint_table(graph.num_actions, side).shape
     own, other = (random_policy(rng, 512, count).astype(np.float32) for count in sizes)
     mass = rng.random(512) * (rng.random(512) < 0.7)
     expected = by_hand(graph, side, own.astype(float), other.astype(float), mass)
-    pushers = [Pusher(graph, side, threads=1), Pusher(graph, side, threads=3), Pusher(edges, side)]
-    assert [pusher.method for pusher in pushers] == ["factored", "factored", "edges"]
-    found = [pusher.push(mass, own, other) for pusher in pushers]
-    for visited, going_on in found:
-        assert np.allclose(visited, expected[0], rtol=0, atol=1e-14)
-        assert np.allclose(going_on, expected[1], rtol=0, atol=1e-14)
-    assert found[0][0].tobytes() == found[1][0].tobytes()
-    assert visited.sum() == pytest.approx(mass.sum())
+    for encoding in ("factored", "csr", "csr-compressed", "dictionary"):
+        graph = pursuit(encoding)
+        pushers = [Pusher(graph, side, threads=threads) for threads in (1, 3)]
+        assert pushers[0].method == (encoding if encoding in ("factored", "dictionary") else "edges")
+        found = [pusher.push(mass, own, other) for pusher in pushers]
+        for visited, going_on in found:
+            assert np.allclose(visited, expected[0], rtol=0, atol=1e-14)
+            assert np.allclose(going_on, expected[1], rtol=0, atol=1e-14)
+        assert found[0][0].tobytes() == found[1][0].tobytes()
+        assert visited.sum() == pytest.approx(mass.sum())
 
 
 @pytest.mark.parametrize("encoding", ["factored", "csr", "dictionary"])
-def test_illegal_rows_go_along_edges(partly_legal, rng, encoding):  # noqa: F811
+def test_illegal_rows(partly_legal, rng, encoding):  # noqa: F811
     graph = partly_legal(encoding)
     sizes = joint_table(graph.num_actions, [1]).shape
     own, other = (random_policy(rng, graph.num_nodes, count) for count in sizes)
     mass = rng.random(graph.num_nodes)
     pusher = Pusher(graph, [1])
-    assert pusher.method == "edges"
+    assert pusher.method == ("dictionary" if encoding == "dictionary" else "edges")
     expected = by_hand(graph, [1], own, other, mass)
     assert np.allclose(pusher.push(mass, own, other), expected, rtol=0, atol=1e-13)
 

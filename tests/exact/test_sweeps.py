@@ -10,7 +10,7 @@ import pytest
 
 import omstore
 from omstore.errors import UsageError
-from omstore.exact import Backup, Sweeper
+from omstore.exact import Backup, Pusher, Sweeper
 from omstore.exact.factored import FactoredSource
 from omstore.rollout import Sides
 from tests.exact.dense import dense_rows, joint_table, mean_under, random_policy
@@ -153,6 +153,69 @@ def test_the_shortest_way_is_taken(pursuit, partly_legal):  # noqa: F811
     illegal = Sweeper(some)._source_of(Backup(np.zeros(some.num_nodes), [0, 1], np.empty(some.num_nodes)))
     assert isinstance(illegal, FactoredSource)
     assert illegal.splits(Sides.of(some.num_actions, [0])) is None
+
+
+def everything(graph: omstore.Graph, rng: np.random.Generator) -> list[bytes]:
+    """Backups and pushes, to the bit."""
+    count = graph.num_nodes
+    values, mass, out = rng.random(count), rng.random(count), np.empty((5, count))
+    joint = joint_table(graph.num_actions, [1])
+    own, other = (random_policy(rng, count, n) for n in joint.shape)
+    acts = np.empty((2, count), np.int64)
+    weights = rng.random(len(graph.agents)).tolist()
+    sweeper = Sweeper(graph)
+    sweeper.sweep(
+        [
+            Backup(values, weights, out[0]),
+            Backup(values, weights, out[1], minimise=True, actions=acts[0]),
+            Backup(values, weights, out[2], own_side=[1], other=other, actions=acts[1]),
+            Backup(values, weights, out[3], own_side=[1], own=own[:1].repeat(count, 0), other=other),
+            Backup(values, [], out[4], own_side=[1], own=np.broadcast_to(own[1], own.shape), other=other),
+        ]
+    )
+    rows = sweeper.rows(values, weights)
+    pushed = Pusher(graph, [1]).push(mass, own, other)
+    return [array.tobytes() for array in (out, acts, rows, *pushed)]
+
+
+@pytest.mark.parametrize("world", ["ring", "partly"])
+def test_how_blocks_are_cut_has_no_influence(pursuit, partly_legal, world):  # noqa: F811
+    graph = pursuit("dictionary") if world == "ring" else partly_legal("dictionary")
+    expected = everything(graph, np.random.default_rng(3))
+    for nodes, lanes, rows in ((1, 4, 1), (7, 32, 1 << 17), (100, 8, 300)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("omstore.exact.dictionary._NODES", nodes)
+            patch.setattr("omstore.exact.dictionary._LANES", lanes)
+            patch.setattr("omstore.exact.dictionary._ROWS", rows)
+            patch.setattr("omstore.exact.dictionary._ENTRIES", rows)
+            assert everything(graph, np.random.default_rng(3)) == expected
+
+
+def test_blocks_that_are_too_long_go_along_edges(pursuit, rng):
+    graph = pursuit("dictionary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("omstore.exact.dictionary._MOST_ENTRIES", 50)
+        assert Sweeper(graph).method(Backup(np.zeros(512), [0, 0, 1], np.empty(512))) == "edges"
+        assert Pusher(graph, [0]).method == "edges"
+
+
+def test_where_policies_play_nothing_that_is_legal(partly_legal, rng):  # noqa: F811
+    """Each legal joint action is as likely then; the row means of plain NumPy say what that is."""
+    graph = partly_legal("dictionary")
+    count = graph.num_nodes
+    joint = joint_table(graph.num_actions, [0])
+    nothing = np.zeros((count, joint.shape[1]))
+    values, out = rng.normal(size=count), np.empty((2, count))
+    rows = dense_rows(graph, values, [0.0] * len(graph.agents), 1.0, range(count))
+    Sweeper(graph).sweep(
+        [
+            Backup(values, [], out[0], own_side=[0], other=nothing),
+            Backup(values, [], out[1], own_side=[0], own=np.zeros((count, len(joint))), other=nothing),
+        ]
+    )
+    for found in out:
+        expected = [np.nanmean(row) if not np.isnan(row).all() else 0.0 for row in rows]
+        assert np.allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("ends", [False, True])
