@@ -115,12 +115,21 @@ def _origin(value: Any, package: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_constant(value: Any) -> bool:
+    if _is_named_tuple(value):
+        return True
     if isinstance(value, tuple):
         return all(_is_constant(part) for part in value)
     return isinstance(value, _CONSTANTS)
 
 
+def _is_named_tuple(value: Any) -> bool:
+    """Whether it is a class of named tuples: kernels take their fields by number."""
+    return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")
+
+
 def _written(value: Any) -> str:
+    if _is_named_tuple(value):
+        return f"fields {value._fields}"
     if isinstance(value, np.ndarray):
         return f"{value.dtype.str}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, tuple):

@@ -14,6 +14,13 @@ from omstore.rows.kernels import sample_rows
 FILES = {
     "constants.py": "STEP = 1\n",
     "codes.py": "CODE = 100\n",
+    "pair.py": """
+        from typing import Any, NamedTuple
+
+        class Pair(NamedTuple):
+            first: Any
+            second: Any
+    """,
     "deep.py": """
         from omstore.compiled import inner_kernel
 
@@ -34,12 +41,13 @@ FILES = {
         from omstore.compiled import kernel
         from made import codes
         from made.inner import inner
+        from made.pair import Pair
 
         LAST = 10000
 
         @kernel
         def outer(x):
-            return inner(x) + codes.CODE + LAST
+            return inner(x) + codes.CODE + LAST + Pair(100000, 0).first
 
         @kernel
         def alone(x):
@@ -72,13 +80,14 @@ def made(tmp_path):
 
 def test_changes_elsewhere_are_noticed(made):
     folder, run = made
-    assert run() == [11101, 0, 0]
-    assert run() == [11101, 1, 1]  # from the disk
+    assert run() == [111101, 0, 0]
+    assert run() == [111101, 1, 1]  # from the disk
     for name, before, after, result in (
-        ("deep.py", "1000", "2000", 12101),
-        ("inner.py", "+ STEP", "+ 5 * STEP", 12105),
-        ("constants.py", "1", "3", 12115),
-        ("codes.py", "100", "200", 12215),
+        ("deep.py", "1000", "2000", 112101),
+        ("inner.py", "+ STEP", "+ 5 * STEP", 112105),
+        ("constants.py", "1", "3", 112115),
+        ("codes.py", "100", "200", 112215),
+        ("pair.py", "first: Any\n    second", "second: Any\n    first", 12215),
     ):
         (folder / name).write_text((folder / name).read_text().replace(before, after))
         assert run()[:2] == [result, 0], name
@@ -111,7 +120,7 @@ def test_processes_that_compile_at_once_dont_take_each_others_code(made):
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["code None", "code other code"]
-    assert run() == [11101, 1, 1]
+    assert run() == [111101, 1, 1]
 
 
 def test_code_of_earlier_stamps_is_deleted(made):
@@ -120,7 +129,7 @@ def test_code_of_earlier_stamps_is_deleted(made):
     cache = folder / "__pycache__"
     before = {path.name for path in cache.glob("outer.outer-*.nbc")}
     (folder / "deep.py").write_text((folder / "deep.py").read_text().replace("1000", "2000"))
-    assert run() == [12101, 0, 0]
+    assert run() == [112101, 0, 0]
     after = {path.name for path in cache.glob("outer.outer-*.nbc")}
     assert len(before) == len(after) == 1
     assert not before & after
@@ -143,7 +152,7 @@ def test_a_file_that_cannot_be_read_is_no_error(made):
         "print(outer(0), type(outer._cache).__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "11101 NullCache\n"
+    assert done.stdout == "111101 NullCache\n"
 
 
 def test_what_cannot_be_stamped_is_compiled_afresh(monkeypatch):
