@@ -21,6 +21,14 @@ from trainer.staircase_config import StaircaseConfig
 
 __all__ = ["TrainConfig", "read_settings", "settings"]
 
+_MOST_SWEPT = 1 << 22
+"""Numbers in a table of a side's policy over all nodes up to which `auto` means exact action values: they take some
+50 MiB then, whatever the memory budget, on which results mustn't depend."""
+
+_TEAM_ROOTS = {"exact": StaircaseConfig.team_root_state_samples, "rollouts": 100_000}
+"""Budgets of a team phase: 4,500 updates take a few milliseconds each where action values are exact; by rollouts 196
+take as long as an agent phase."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -85,8 +93,19 @@ class TrainConfig:
     agent_root_state_samples: int = setting(
         StaircaseConfig.agent_root_state_samples, "root states", "Root states of each agent phase."
     )
-    team_root_state_samples: int = setting(
-        StaircaseConfig.team_root_state_samples, "root states", "Root states of each team phase."
+    team_root_state_samples: int | None = setting(
+        None,
+        "root states",
+        "Root states of each team phase; none: 2,304,000 where its action values are exact, else 100,000.",
+    )
+    agent_action_values: Literal["rollouts", "exact", "auto"] = setting(
+        StaircaseConfig.agent_action_values,
+        "word",
+        "How agent phases find values of actions: by rollouts; exact, by sweeps over all rows; auto: exact where nodes x "
+        "actions are at most 4,194,304.",
+    )
+    team_action_values: Literal["rollouts", "exact", "auto"] = setting(
+        "auto", "word", "How team phases find values of actions: rollouts, exact or auto, as agent phases."
     )
     batch: int = setting(
         SoftRolloutPIConfig.batch, "root states", "Root states of an update of the staircase."
@@ -94,16 +113,26 @@ class TrainConfig:
     n_rollouts: int = setting(
         SoftRolloutPIConfig.n_rollouts, "rollouts", "Rollouts of each candidate action of a root state."
     )
-    horizon: int = setting(SoftRolloutPIConfig.horizon, "steps", "Steps of a rollout at most.")
+    sweep_updates: int = setting(
+        SoftRolloutPIConfig.sweep_updates,
+        "updates",
+        "Updates that exact action values serve, before they are computed anew.",
+    )
+    horizon: int = setting(
+        SoftRolloutPIConfig.horizon,
+        "steps",
+        "Steps of a rollout at most, and what exact action values look ahead.",
+    )
     discount: float = setting(
         SoftRolloutPIConfig.discount,
         "factor a step",
         "Factor by which a reward counts less for each step that it comes later, 0 to 1.",
     )
-    temperature: float = setting(
+    temperature: float | None = setting(
         SoftRolloutPIConfig.temperature,
         "return",
-        "Difference of action values at which the soft target is e times as likely for the better one.",
+        "Difference of action values at which the soft target is e times as likely for the better one, or, where they are "
+        "exact, e times as likely as now; none: 0.015 by rollouts, 0.03 where exact.",
     )
     entropy_coef: float = setting(
         SoftRolloutPIConfig.entropy_coef,
@@ -167,14 +196,16 @@ class TrainConfig:
         for each in settings():
             object.__setattr__(self, each.name, each.coerce(getattr(self, each.name)))
         for name in (
-            "hidden", "levels", "agent_root_state_samples", "team_root_state_samples", "level0_epochs",
-            "level0_batch", "batch", "n_rollouts", "horizon", "threads", "max_ram", "checkpoint_updates",
+            "hidden", "levels", "agent_root_state_samples", "level0_epochs", "level0_batch", "batch", "n_rollouts",
+            "sweep_updates", "horizon", "threads", "max_ram", "checkpoint_updates",
         ):  # fmt: skip
             self._check(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("capacity", "candidate_actions"):
+        for name in ("capacity", "candidate_actions", "team_root_state_samples"):
             self._check(name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1, or none")
-        for name in ("level0_lr", "lr", "temperature"):
+        for name in ("level0_lr", "lr"):
             self._check(name, 0 < getattr(self, name) < float("inf"), "above 0")
+        good = self.temperature is None or 0 < self.temperature < float("inf")
+        self._check("temperature", good, "above 0, or none")
         for name in ("print_every", "legal_cache", "checkpoint_seconds"):
             self._check(name, getattr(self, name) >= 0, "at least 0")
         self._check("entropy_coef", 0 <= self.entropy_coef < float("inf"), "at least 0")
@@ -254,11 +285,20 @@ class TrainConfig:
             seed=self.seed,
         )
 
-    def staircase(self) -> StaircaseConfig:
-        """Return how the staircase is trained."""
+    def staircase(self, *, agent_numbers: int = 0, team_numbers: int = 0) -> StaircaseConfig:
+        """Return how the staircase is trained.
+
+        Parameters
+        ----------
+        agent_numbers, team_numbers : int
+            Nodes times actions of a side, what ``auto`` depends on; 0 is few.
+        """
+        agent_values = _resolved(self.agent_action_values, agent_numbers)
+        team_values = _resolved(self.team_action_values, team_numbers)
         improvement = SoftRolloutPIConfig(
             batch=self.batch,
             n_rollouts=self.n_rollouts,
+            sweep_updates=self.sweep_updates,
             horizon=self.horizon,
             discount=self.discount,
             temperature=self.temperature,
@@ -269,9 +309,19 @@ class TrainConfig:
             print_every=self.print_every,
             seed=self.seed,
         )
+        team_roots = self.team_root_state_samples or _TEAM_ROOTS[team_values]
         return StaircaseConfig(
-            self.levels, self.agent_root_state_samples, self.team_root_state_samples, improvement
+            self.levels, self.agent_root_state_samples, team_roots, improvement, agent_values, team_values
         )
+
+
+def _resolved(
+    action_values: Literal["rollouts", "exact", "auto"], numbers: int
+) -> Literal["rollouts", "exact"]:
+    """Say what a setting means on a graph."""
+    if action_values != "auto":
+        return action_values
+    return "exact" if numbers <= _MOST_SWEPT else "rollouts"
 
 
 @cache

@@ -38,8 +38,9 @@ METRICS: Mapping[str, str] = {
     "q_best": "The highest estimated action value of a root, mean over the same roots.",
     "q_policy": "The policy's mean of the estimated action values of a root, mean over the same roots.",
     "q_error": "Standard error of an estimated action value, root mean square over the same roots; None with one "
-    "rollout.",
-    "imagined_steps": "Steps of imagined rollouts in this phase at most: evaluated actions x n_rollouts x horizon.",
+    "rollout, 0 of exact action values.",
+    "imagined_steps": "Steps of imagined rollouts in this phase at most: evaluated actions x n_rollouts x horizon; "
+    "0 where action values are exact.",
 }
 """What each metric of policy improvement means."""
 

@@ -23,7 +23,7 @@ from trainer.level0_training import Level0Trainer
 from trainer.progress import Metrics
 from trainer.run_files import RunFiles
 from trainer.saved_run import Position, check_settings, check_store, saved_run
-from trainer.staircase import Staircase
+from trainer.staircase import Staircase, StaircaseConfig
 from trainer.stopping import Interrupted, Stop
 
 __all__ = ["TrainingRun"]
@@ -138,6 +138,14 @@ class TrainingRun:
     def _level0_trainer(self) -> Level0Trainer:
         return Level0Trainer(self.opponent.level(0), self.inputs.buffer, self.config.level0())
 
+    @property
+    def _stairs(self) -> StaircaseConfig:
+        dyn = self.inputs.dyn
+        return self.config.staircase(
+            agent_numbers=dyn.num_nodes * dyn.actions.num_focal,
+            team_numbers=dyn.num_nodes * dyn.actions.num_team,
+        )
+
     def _make_staircase(self) -> Staircase:
         config = self.config
         model = RolloutModel(self.inputs.dyn, threads=config.threads, max_ram=config.max_ram)
@@ -146,7 +154,7 @@ class TrainingRun:
             self.agent,
             self.inputs.buffer,
             model,
-            config.staircase(),
+            self._stairs,
             ranks=self.processes,
         )
 
@@ -168,7 +176,7 @@ class TrainingRun:
     def total(self) -> int:
         """Updates of the whole run."""
         level0 = self.level0.num_updates if self.level0 is not None else int(self.position.level0["updates"])
-        stairs = self.config.staircase()
+        stairs = self._stairs
         return level0 + sum(self._batches(stairs.budget(phase)) for phase in stairs.phases)
 
     @property
@@ -280,9 +288,13 @@ class TrainingRun:
         why = ""
         if metrics["learner"] == "team":
             why = "; the members' rewards may cancel out in their mean: choose another --focal-agent"
+        what = (
+            "rollout of the last batch returned"
+            if metrics["imagined_steps"]
+            else "action of the last batch is worth"
+        )
         self.progress.message(
-            f"note: {self.staircase.phase.label}: every rollout of the last batch returned {metrics['q_mean']:g}, so "
-            f"there was nothing to learn{why}"
+            f"note: {self.staircase.phase.label}: every {what} {metrics['q_mean']:g}, so there was nothing to learn{why}"
         )
 
     def _refresh(self, metrics: Metrics) -> None:

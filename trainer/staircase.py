@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, TextIO
 
 from omstore.errors import UsageError
@@ -14,6 +14,7 @@ from trainer.improvement import (
     StatesSource,
     run_improver,
 )
+from trainer.improvement.dead_units import wake_dead_units
 from trainer.models import ImaginedOpponent, OpponentMLP
 from trainer.progress import Metrics, Phase
 from trainer.staircase_config import StaircaseConfig
@@ -26,8 +27,8 @@ class Staircase:
     """Trains the focal agent and the levels of the opponent model, phase by phase, an update at a time.
 
     An agent phase improves the focal agent's policy, from where its last phase left it, against the team of the
-    level below. A team phase adds a level to the opponent model, a copy of the one below, and improves it against
-    the focal agent's policy. Each phase has an optimizer of its own.
+    level below. A team phase adds a level to the opponent model, a copy of the one below whose dead units are woken
+    (`wake_dead_units`), and improves it against the focal agent's policy. Each phase has an optimizer of its own.
 
     Parameters
     ----------
@@ -156,14 +157,16 @@ class Staircase:
         learner, other = self.agent, self.opponent.level(phase.level if phase.learner == "agent" else 0)
         if phase.learner == "team":
             if self.opponent.num_levels == phase.level:
-                self.opponent.add_level()
+                added = self.opponent.add_level()
+                seed = self.config.improvement.seed
+                wake_dead_units(added, self._source, seed=seed, phase=phase.number)
             learner, other = self.opponent.level(phase.level), self.agent
         return SoftRolloutImprover(
             learner,
             other,
             self._source,
             self._model,
-            replace(self.config.improvement, root_state_samples=self.config.budget(phase)),
+            self.config.of_phase(phase),
             phase=phase,
             global_before=sum(self.config.budget(earlier) for earlier in self._phases[:index]),
             global_total=self.config.global_total,

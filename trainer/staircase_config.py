@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from omstore.errors import UsageError
 from trainer.improvement.config import SoftRolloutPIConfig
@@ -22,13 +23,17 @@ class StaircaseConfig:
     agent_root_state_samples, team_root_state_samples : int
         Root states of each agent phase, and of each team phase.
     improvement : SoftRolloutPIConfig
-        All other settings; its root_state_samples isn't used.
+        All other settings; its root_state_samples and action_values aren't used.
+    agent_action_values, team_action_values : {"rollouts", "exact"}
+        How values of actions are found in each agent phase, and in each team phase.
     """
 
     levels: int = 2
     agent_root_state_samples: int = 400_000
-    team_root_state_samples: int = 100_000
+    team_root_state_samples: int = 2_304_000
     improvement: SoftRolloutPIConfig = field(default_factory=SoftRolloutPIConfig)
+    agent_action_values: Literal["rollouts", "exact"] = "rollouts"
+    team_action_values: Literal["rollouts", "exact"] = "exact"
 
     def __post_init__(self) -> None:
         if self.levels < 1 or self.agent_root_state_samples < 1 or self.team_root_state_samples < 1:
@@ -49,6 +54,15 @@ class StaircaseConfig:
     def budget(self, phase: Phase) -> int:
         """Return the root states of a phase."""
         return self.agent_root_state_samples if phase.learner == "agent" else self.team_root_state_samples
+
+    def of_phase(self, phase: Phase) -> SoftRolloutPIConfig:
+        """Return all settings of a phase."""
+        agent = phase.learner == "agent"
+        return replace(
+            self.improvement,
+            root_state_samples=self.budget(phase),
+            action_values=self.agent_action_values if agent else self.team_action_values,
+        )
 
     @property
     def global_total(self) -> int:

@@ -26,15 +26,41 @@ class TestDefaults:
             batch=7, n_rollouts=3, horizon=4, discount=0.5, temperature=2.0, entropy_coef=0.1, lr=0.5,
             lr_decay=0.25, candidate_actions=2, print_every=9, seed=11, levels=3, agent_root_state_samples=20,
             team_root_state_samples=30, level0_epochs=5, level0_batch=6, level0_lr=0.25, level0_held_out=0.5,
+            sweep_updates=12, agent_action_values="exact", team_action_values="rollouts",
         )  # fmt: skip
         assert changed.staircase() == StaircaseConfig(
             3, 20, 30,
             SoftRolloutPIConfig(
                 batch=7, n_rollouts=3, horizon=4, discount=0.5, temperature=2.0, entropy_coef=0.1, lr=0.5,
-                lr_decay=0.25, candidate_actions=2, print_every=9, seed=11,
+                lr_decay=0.25, candidate_actions=2, print_every=9, seed=11, sweep_updates=12,
             ),
+            "exact", "rollouts",
         )  # fmt: skip
         assert changed.level0() == Level0Config(epochs=5, batch=6, lr=0.25, held_out=0.5, seed=11)
+
+    def test_what_depends_on_the_graph(self):
+        three, four = 85_184 * 25, 3_748_096 * 125
+        small = TrainConfig().staircase(team_numbers=three)
+        assert (small.agent_action_values, small.team_action_values) == ("rollouts", "exact")
+        assert small.team_root_state_samples == 4500 * 512
+        large = TrainConfig().staircase(team_numbers=four)
+        assert (large.team_action_values, large.team_root_state_samples) == ("rollouts", 100_000)
+        given = TrainConfig(team_root_state_samples=7).staircase(team_numbers=four)
+        assert given.team_root_state_samples == 7
+        edge = [TrainConfig().staircase(team_numbers=(1 << 22) + k).team_action_values for k in (0, 1)]
+        assert edge == ["exact", "rollouts"]
+        both = TrainConfig(agent_action_values="auto", team_action_values="exact")
+        assert both.staircase(agent_numbers=85_184 * 5).agent_action_values == "exact"
+        assert both.staircase(agent_numbers=1 << 23, team_numbers=four).agent_action_values == "rollouts"
+        assert both.staircase(team_numbers=four).team_action_values == "exact"
+
+    def test_temperature_of_phases(self):
+        stairs = TrainConfig().staircase()
+        agent, team = (stairs.of_phase(phase) for phase in stairs.phases[:2])
+        assert (agent.action_values, agent.softness, agent.root_state_samples) == ("rollouts", 0.015, 400_000)
+        assert (team.action_values, team.softness, team.num_updates) == ("exact", 0.03, 4500)
+        warm = TrainConfig(temperature=0.2).staircase()
+        assert [warm.of_phase(phase).softness for phase in warm.phases] == [0.2] * 4
 
     def test_sentence_and_unit_for_every_field(self):
         assert [each.name for each in settings()] == [each.name for each in dataclasses.fields(TrainConfig)]
@@ -106,7 +132,9 @@ class TestMistakes:
             ("lr", "fast"), ("lr", True), ("lr", 0), ("batch", 1.5), ("batch", 0), ("batch", True), ("batch", None),
             ("device", "gpu"), ("representation", "pixels"), ("strict", "yes"), ("max_ram", "lots"),
             ("discount", 1.01), ("level0_held_out", 1), ("seed", -1), ("candidate_actions", 0), ("horizon", "2.5"),
-            ("temperature", "nan"), ("temperature", float("inf")), ("checkpoint_seconds", -1), ("threads", 0),
+            ("temperature", "nan"), ("temperature", float("inf")), ("temperature", 0),
+            ("team_action_values", "guessed"), ("team_root_state_samples", 0), ("sweep_updates", 0),
+            ("checkpoint_seconds", -1), ("threads", 0),
         ],
     )  # fmt: skip
     def test_wrong_values_are_named(self, name, value):

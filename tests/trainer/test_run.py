@@ -195,4 +195,7 @@ def test_a_phase_without_anything_to_learn_says_so(export, monkeypatch, capsys):
         "note: soft-rollout-PI 1/2 | agent opp=L0: every rollout of the last batch returned 0, so there was nothing "
         "to learn"
     )
+    assert notes[1].startswith(
+        "note: soft-rollout-PI 2/2 | team level=L1: every action of the last batch is worth 0, so"
+    )
     assert notes[1].endswith("choose another --focal-agent")

@@ -2,13 +2,16 @@
 
     python tools/bench/bench_learning.py                      # 2 agents, slip 0.1, 5 seeds
     python tools/bench/bench_learning.py --agents 3 --seeds 2 --export bench-data/chased   # 3 agents; kept for next time
+    python tools/bench/bench_learning.py --agents 3 --seeds 1 --sharpness 0    # a replay of uniformly random play
 
 A replay is made by a team that chases the focal agent, the evader (`tools.worlds.chase`), whose policy is known. Level 0
 learns from it; its cross-entropy is compared with the team's entropy, both summed over team actions exactly, in the
 states of transitions that it hasn't seen. Then the focal agent improves against level 0, agent phase 1 of the staircase;
 its value against level 0 is computed by backward induction, beside those of uniform play and of the best response, as a
 mean over the replay's states: over the horizon it trained for, where the best response may play otherwise at every
-step. The same is printed against the team itself, which it never met. All settings are `omtrain`'s defaults.
+step. The same is printed against the team itself, which it never met. Last the team becomes level 1, by team phase 2, and
+its return against that focal agent is placed between level 0's and that of the team's best response, in the same way. All
+settings are `omtrain`'s defaults.
 """
 
 from __future__ import annotations
@@ -36,14 +39,19 @@ from tools.worlds.walk import walk
 from trainer.config import TrainConfig
 from trainer.exact import ExactModel, Problem
 from trainer.improvement import soft_rollout_policy_improvement
+from trainer.improvement.dead_units import wake_dead_units
 from trainer.models import ImaginedOpponent, OpponentMLP
 from trainer.prepare import OMTrainingInputs, prepare_om_training_inputs
-from trainer.tables import PolicyTabulator
+from trainer.progress import Phase
+from trainer.staircase import StaircaseConfig
+from trainer.tables import PolicyTabulator, Side
 
 WITHIN = 0.01
 """Of the team's entropy: what level 0's cross-entropy may exceed it by."""
 REACHED = 0.9
-"""Of the way from uniform play to the best response."""
+"""Of the way from uniform play to the best response, that the focal agent goes."""
+TEAM_REACHED = 0.5
+"""Of the way from level 0 to the best response, that level 1 of the team goes."""
 
 _HELD_OUT_SEED = 10**6
 
@@ -114,10 +122,12 @@ def held_out(graph: omstore.Graph, world: Pursuit, chase: Chase, transitions: in
 @dataclass(frozen=True)
 class Learned:
     """What one seed came to: level 0's cross-entropy beyond the team's entropy, as a fraction of that; and how far the
-    focal agent goes from uniform play to the best response to level 0."""
+    focal agent goes from uniform play to the best response to level 0, and the team from level 0 to the best response to
+    that focal agent."""
 
     excess: float
     way: float
+    team_way: float
 
 
 class Bench:
@@ -133,26 +143,47 @@ class Bench:
         self.team[inputs.graph.lookup(world.vectors(number))] = chase.team(number)
 
     def learn(self, config: TrainConfig) -> Learned:
-        """Train level 0 and the focal agent against it, as `omtrain` does."""
+        """Train level 0, the focal agent against it, and level 1 against that, as `omtrain` does."""
         opponent, excess = self._level0(config)
         dyn, buffer = self.inputs.dyn, self.inputs.buffer
         agent = OpponentMLP(dyn.state_width, dyn.actions.num_focal, config.hidden, seed=config.seed + 1000)
-        settings = replace(
-            config.staircase().improvement,
-            root_state_samples=config.agent_root_state_samples,
-            print_every=0,
+        stairs = config.staircase(
+            agent_numbers=dyn.num_nodes * dyn.actions.num_focal,
+            team_numbers=dyn.num_nodes * dyn.actions.num_team,
         )
-        start, busy = time.perf_counter(), time.process_time()
-        metrics = soft_rollout_policy_improvement(agent, opponent.level(0), buffer, dyn, settings)
-        print(
-            f"seed {config.seed}: agent phase 1: {metrics['local']} updates, {metrics['imagined_steps']:,} imagined "
-            f"steps, {time.perf_counter() - start:.0f} s ({time.process_time() - busy:.0f} s of processors)"
-        )
+        first, second = stairs.phases[:2]
+        self._improve(config, stairs, first, agent, opponent.level(0))
         own = self.tabulator.probabilities(agent, "agent").numpy()
         level0 = self.tabulator.probabilities(opponent.level(0), "team").numpy()
-        way = self._way(config, own, level0, "level 0")
-        self._way(config, own, self.team, "the team itself")
-        return Learned(excess, way)
+        uniform = self.exact.uniform("agent")
+        way = self._way(config, "agent", (uniform, level0), (own, level0), "agent phase 1, against level 0")
+        self._way(config, "agent", (uniform, self.team), (own, self.team), "the same against the team itself")
+        raised = opponent.add_level()
+        wake_dead_units(raised, buffer, seed=config.seed, phase=second.number)
+        self._improve(config, stairs, second, raised, agent)
+        level1 = self.tabulator.probabilities(raised, "team").numpy()
+        team_way = self._way(config, "team", (own, level0), (own, level1), "team phase 2, against that agent")
+        return Learned(excess, way, team_way)
+
+    def _improve(
+        self,
+        config: TrainConfig,
+        stairs: StaircaseConfig,
+        phase: Phase,
+        learner: OpponentMLP,
+        other: OpponentMLP,
+    ) -> None:
+        settings = replace(stairs.of_phase(phase), print_every=0)
+        start, busy = time.perf_counter(), time.process_time()
+        metrics = soft_rollout_policy_improvement(
+            learner, other, self.inputs.buffer, self.inputs.dyn, settings, phase=phase
+        )
+        print(
+            f"seed {config.seed}: {phase.learner} phase {phase.number}, values by {settings.action_values}: "
+            f"{metrics['local']} updates, {metrics['imagined_steps']:,} imagined steps, {time.perf_counter() - start:.0f} s "
+            f"({time.process_time() - busy:.0f} s of processors)",
+            flush=True,
+        )
 
     def _level0(self, config: TrainConfig) -> tuple[ImaginedOpponent, float]:
         dyn = self.inputs.dyn
@@ -170,18 +201,28 @@ class Bench:
         )
         return opponent, reached / entropy - 1
 
-    def _way(self, config: TrainConfig, own: NDArray[Any], team: NDArray[Any], whose: str) -> float:
+    def _way(
+        self,
+        config: TrainConfig,
+        side: Side,
+        begins: tuple[NDArray[Any], NDArray[Any]],
+        ends: tuple[NDArray[Any], NDArray[Any]],
+        what: str,
+    ) -> float:
+        """Where a side's return lies between that of the first pair of policies, the agent's and the team's, and that of
+        its best response to the other side's."""
+        responds = (None, ends[1]) if side == "agent" else (ends[0], None)
         solved = self.exact.solve(
-            [Problem(self.exact.uniform("agent"), team), Problem(own, team), Problem(None, team)],
+            [Problem(*begins, side), Problem(*ends, side), Problem(*responds)],
             horizon=config.horizon,
             discount=config.discount,
         )
         nodes = self.inputs.buffer.graph_state_idx
-        uniform, value, best = (float(solution.values[nodes].mean()) for solution in solved)
-        way = (value - uniform) / (best - uniform)
+        begin, value, best = (float(solution.values[nodes].mean()) for solution in solved)
+        way = (value - begin) / (best - begin)
         print(
-            f"seed {config.seed}: against {whose}: uniform play {uniform:.4f}, trained {value:.4f}, best response "
-            f"{best:.4f}: {100 * way:.1f}% of the way",
+            f"seed {config.seed}: {what}: from {begin:.4f} ({'uniform play' if side == 'agent' else 'level 0'}) to "
+            f"{value:.4f}; best response {best:.4f}: {100 * way:.1f}% of the way",
             flush=True,
         )
         return way
@@ -215,7 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     holds = verdict(
         "entropy / cross-entropy of level 0", 1 / (1 + max(each.excess for each in learned)), 1 / (1 + WITHIN)
     )
-    return 0 if holds & verdict("way to the best response", min(each.way for each in learned), REACHED) else 1
+    holds &= verdict("way to the best response, agent", min(each.way for each in learned), REACHED)
+    holds &= verdict("way to the best response, team", min(each.team_way for each in learned), TEAM_REACHED)
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

@@ -250,7 +250,7 @@ class Training:
             roots = self.improver.draw()
             values = torch.from_numpy(way.rollouts(roots, learner, self.other, self.config).mean(axis=1))
             everything = torch.ones(len(roots.node), learner.num_actions, dtype=torch.bool)
-            target = soft_target(values.reshape(everything.shape), everything, self.config.temperature)
+            target = soft_target(values.reshape(everything.shape), everything, self.config.softness)
             logits = learner(torch.from_numpy(self.dyn.states(roots.node)).float())
             loss = objective(logits, target, everything, everything, self.config.entropy_coef)
             optimizer.zero_grad()

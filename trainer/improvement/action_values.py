@@ -56,6 +56,7 @@ class RolloutModel:
     ) -> None:
         self.dyn = dyn
         self.threads = threads
+        self.max_ram = max_ram
         self.share = max_ram // _SHARE
         self.tables = RolloutTables(dyn.graph)
         self.tabulator = PolicyTabulator(dyn, self.tables, threads=threads)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from omstore.errors import UsageError
 from trainer.setting import setting
 
-__all__ = ["SoftRolloutPIConfig"]
+__all__ = ["EXACT_TEMPERATURE", "ROLLOUT_TEMPERATURE", "SoftRolloutPIConfig"]
+
+ROLLOUT_TEMPERATURE = 0.015
+"""As large as the errors of rollouts, about: docs/decisions/0016-training-defaults.md."""
+EXACT_TEMPERATURE = 0.03
+"""Of steps: docs/decisions/0017-team-phases.md."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +29,20 @@ class SoftRolloutPIConfig:
     batch : int
         Root states of an update; the last update takes what is left. There are
         ``ceil(root_state_samples / batch)``.
+    action_values : {"rollouts", "exact"}
+        How values of actions are found: estimated by rollouts, or computed by sweeps over all rows of the graph.
     n_rollouts : int
         Rollouts of each candidate of a root.
+    sweep_updates : int
+        Updates that exact action values serve, before they are computed anew for the learner's policy.
     horizon : int
-        Steps of a rollout at most.
+        Steps of a rollout at most, and what exact action values look ahead.
     discount : float
         Factor by which a reward counts less for each step that it comes later, 0 to 1.
-    temperature : float
-        Units of return by which action values differ where the soft target is e times as likely; above 0.
+    temperature : float or None
+        Units of return by which action values differ where the soft target is e times as likely; above 0. Where action
+        values are exact, e times as likely as in the current policy (`soft_target`). None: 0.015 for rollouts, 0.03 for
+        exact action values.
     entropy_coef : float
         Nats of cross-entropy that a nat of the policy's entropy is worth; at least 0.
     lr : float
@@ -51,15 +63,22 @@ class SoftRolloutPIConfig:
     )
     # n_rollouts to lr are chosen by what they learn: docs/decisions/0016-training-defaults.md
     batch: int = setting(512, "root states", "Root states of an update; the last update takes what is left.")
+    action_values: Literal["rollouts", "exact"] = setting(
+        "rollouts", "word", "How values of actions are found: by rollouts, or exact, by sweeps over all rows."
+    )
     n_rollouts: int = setting(192, "rollouts", "Rollouts of each candidate of a root.")
+    sweep_updates: int = setting(
+        32, "updates", "Updates that exact action values serve, before they are computed anew."
+    )
     horizon: int = setting(10, "steps", "Steps of a rollout at most.")
     discount: float = setting(
         0.95, "factor a step", "Factor by which a reward counts less for each step that it comes later."
     )
-    temperature: float = setting(
-        0.015,
+    temperature: float | None = setting(
+        None,
         "return",
-        "Difference of action values at which the soft target is e times as likely for the better one.",
+        "Difference of action values at which the soft target is e times as likely for the better one, or, where they are "
+        "exact, e times as likely as now; none: 0.015 by rollouts, 0.03 where exact.",
     )
     entropy_coef: float = setting(
         0.005, "nats a nat", "Cross-entropy that a nat of the policy's entropy is worth."
@@ -79,11 +98,12 @@ class SoftRolloutPIConfig:
     seed: int = setting(0, "number", "Seed of all random numbers.")
 
     def __post_init__(self) -> None:
-        counts = ("root_state_samples", "batch", "n_rollouts", "horizon")
+        counts = ("root_state_samples", "batch", "n_rollouts", "horizon", "sweep_updates")
         for name in counts:
             self._check(name, getattr(self, name) >= 1, "at least 1")
         self._check("discount", 0 <= self.discount <= 1, "from 0 to 1")
-        self._check("temperature", 0 < self.temperature < float("inf"), "above 0")
+        self._check("temperature", 0 < self.softness < float("inf"), "above 0, or None")
+        self._check("action_values", self.action_values in ("rollouts", "exact"), "rollouts or exact")
         self._check("entropy_coef", 0 <= self.entropy_coef < float("inf"), "at least 0")
         self._check("lr", 0 < self.lr < float("inf"), "above 0")
         self._check("lr_decay", 0 <= self.lr_decay <= 1, "from 0 to 1")
@@ -96,6 +116,13 @@ class SoftRolloutPIConfig:
     def num_updates(self) -> int:
         """Updates that `root_state_samples` make, ``ceil(root_state_samples / batch)``."""
         return -(-self.root_state_samples // self.batch)
+
+    @property
+    def softness(self) -> float:
+        """The temperature of soft targets, also where `temperature` is None."""
+        if self.temperature is not None:
+            return self.temperature
+        return EXACT_TEMPERATURE if self.action_values == "exact" else ROLLOUT_TEMPERATURE
 
     def lr_at(self, update: int) -> float:
         """Return the step size of an update, from 0; above 0 for each."""

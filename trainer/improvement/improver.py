@@ -15,6 +15,7 @@ from omstore.errors import UsageError
 from trainer.adam import Adam
 from trainer.improvement.action_values import ActionValues, Estimates, RolloutModel
 from trainer.improvement.config import SoftRolloutPIConfig
+from trainer.improvement.exact_action_values import ExactActionValues
 from trainer.improvement.objective import objective, soft_target
 from trainer.improvement.ranks import Ranks
 from trainer.improvement.roots import Roots, StatesSource, draw_roots
@@ -31,13 +32,16 @@ class SoftRolloutImprover:
     """Improves one policy against a fixed other side, until its budget of root states is used.
 
     An update draws ``b = min(batch, remaining)`` root states, leaves out those that aren't in the graph, estimates
-    the values of the learner's legal actions at the others by rollouts in the graph, and makes one step of Adam
-    towards softmax(Q / temperature). The counter goes down by b whatever was left; a batch with no valid root
-    makes no update. See `draw_roots`, `ActionValues` and `objective`.
+    the values of the learner's legal actions at the others by rollouts in the graph, and makes one step of Adam towards
+    softmax(Q / temperature). With ``action_values="exact"`` it computes them, and the soft target is a step from the
+    current policy, policy * exp(Q / temperature) (`soft_target`). The counter goes down by b
+    whatever was left; a batch with no valid root makes no update. See `draw_roots`, `ActionValues`,
+    `ExactActionValues` and `objective`.
 
     Everything random depends on (seed, phase, update, root, ...) alone, and one torch thread does the sums over a
     batch: weights and metrics are the same, to the bit on one type of machine, for any number of threads and
-    ranks, any row encoding and memory budget, and after a resume.
+    ranks, any memory budget, and after a resume; of rollouts for any row encoding too. Exact action values are sums in
+    another order in another encoding, rounded so that this is hardly ever seen.
 
     Parameters
     ----------
@@ -85,7 +89,11 @@ class SoftRolloutImprover:
         self._source = states_source
         self._model = model
         self._masks = model.tabulator.masks[self.phase.learner]
-        self._values = ActionValues(model, self.phase.learner, other, config, ranks=ranks)
+        self._values: ActionValues | ExactActionValues
+        if config.action_values == "exact":
+            self._values = ExactActionValues(model, self.phase.learner, other, config)
+        else:
+            self._values = ActionValues(model, self.phase.learner, other, config, ranks=ranks)
         self._global_before = global_before
         self._global_total = config.root_state_samples if global_total is None else global_total
         self._valid, self._requested = 0, 0
@@ -128,6 +136,11 @@ class SoftRolloutImprover:
         self._valid, self._requested = len(roots.node), roots.requested
         return is_due(before, self.roots, self.config.print_every, self.config.root_state_samples)
 
+    @property
+    def _rollouts(self) -> int:
+        """Rollouts of each candidate: none where values are exact."""
+        return 0 if self.config.action_values == "exact" else self.config.n_rollouts
+
     def metrics(self) -> Metrics:
         """Return where it stands; `trainer.progress.METRICS` defines each."""
         return {
@@ -144,7 +157,7 @@ class SoftRolloutImprover:
             "valid": self._valid,
             "requested": self._requested,
             **self._last,
-            "imagined_steps": self._evaluated * self.config.n_rollouts * self.config.horizon,
+            "imagined_steps": self._evaluated * self._rollouts * self.config.horizon,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -164,6 +177,7 @@ class SoftRolloutImprover:
             "last": dict(self._last),
             "model": self.learner.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "exact": self._values.state_dict() if isinstance(self._values, ExactActionValues) else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -191,15 +205,21 @@ class SoftRolloutImprover:
         self._valid, self._requested = int(state["valid"]), int(state["requested"])
         self._evaluated = int(state["evaluated"])
         self._last = dict(state["last"])
+        if isinstance(self._values, ExactActionValues):
+            self._values.load_state_dict(state["exact"], self.learner)
 
     def _update(self, roots: Roots) -> None:
-        found = self._values.estimate(self.learner, roots)
+        if isinstance(self._values, ExactActionValues):
+            found = self._values.estimate(self.learner, roots, self.roots // self.config.batch)
+        else:
+            found = self._values.estimate(self.learner, roots)
         values, evaluated = by_action(roots, found.mean)
         with one_torch_thread():
             device = self.learner.head.weight.device
             mask, legal = evaluated.to(device), torch.from_numpy(roots.legal).to(device)
-            target = soft_target(values, evaluated, self.config.temperature)
             logits = self.learner(self._states(roots.node).to(device))
+            steps_from = logits.detach().cpu() if self.config.action_values == "exact" else None
+            target = soft_target(values, evaluated, self.config.softness, steps_from)
             loss = objective(logits, target.to(device), legal, mask, self.config.entropy_coef)
             self.optimizer.zero_grad()
             loss.value.backward()  # type: ignore[no-untyped-call]
@@ -234,7 +254,7 @@ class SoftRolloutImprover:
         logits: Tensor,
     ) -> None:
         """Keep what an update tells about action values."""
-        rollouts = self.config.n_rollouts
+        rollouts = self._rollouts
         known = roots.candidates >= 0
         policy = torch.softmax(logits.double().masked_fill(~evaluated, -torch.inf), dim=1)
         log_target = torch.where(target > 0, target, 1.0).log()
@@ -242,7 +262,7 @@ class SoftRolloutImprover:
         self._last["q_mean"] = float(found.mean[known].mean())
         self._last["q_best"] = float(values.masked_fill(~evaluated, -torch.inf).amax(dim=1).mean())
         self._last["q_policy"] = float((policy * values).sum(dim=1).mean())
-        self._last["q_error"] = None
+        self._last["q_error"] = None if rollouts else 0.0
         if rollouts > 1:
             variance = np.maximum(found.square[known] - found.mean[known] ** 2, 0.0) / (rollouts - 1)
             self._last["q_error"] = float(np.sqrt(variance.mean()))

@@ -31,8 +31,15 @@ class Objective:
     value: Tensor
 
 
-def soft_target(action_values: Tensor, evaluated: Tensor, temperature: float) -> Tensor:
-    """Return softmax(Q / temperature) over evaluated actions.
+def soft_target(
+    action_values: Tensor, evaluated: Tensor, temperature: float, policy: Tensor | None = None
+) -> Tensor:
+    """Return softmax(Q / temperature) over evaluated actions; from a policy, policy * exp(Q / temperature), normalized.
+
+    The first is where a policy ends; the second a step from where it is, the higher the temperature the shorter: mirror
+    descent (Geist et al., "A theory of regularized Markov decision processes", 2019, section 4; Abdolmaleki et al., "Maximum
+    a posteriori policy optimisation", 2018). Steps add up, so small differences of values move a policy as far in the
+    end.
 
     Parameters
     ----------
@@ -41,13 +48,18 @@ def soft_target(action_values: Tensor, evaluated: Tensor, temperature: float) ->
     evaluated : (v, actions) bool
         At least one in each row.
     temperature : float
+    policy : (v, actions) float, optional
+        Logits of the policy to step from.
 
     Returns
     -------
     (v, actions) float64
         0 where not evaluated.
     """
-    return torch.softmax((action_values / temperature).masked_fill(~evaluated, -torch.inf), dim=1)
+    exponent = action_values / temperature
+    if policy is not None:
+        exponent = exponent + masked_log_probabilities(policy.to(exponent.dtype), evaluated)
+    return torch.softmax(exponent.masked_fill(~evaluated, -torch.inf), dim=1)
 
 
 def objective(
