@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from omstore.errors import TruncatedPickleError, UnsupportedPickleError
 from omstore.legacy import opcodes as op
 from omstore.legacy.machine import plan, tags
+from omstore.legacy.machine.dtypes import BOOLS, FLOATS, INTEGERS, UNSIGNED
 
 __all__ = ["Array", "Heap", "Mapping", "Opaque", "Record", "RowList", "dtype_of"]
 
 _MAX_VALUES: Final = 100_000
 _MAX_SAMPLED: Final = 10_000_000
 _MAX_DEPTH: Final = 12
-_KINDS: Final = {ord("b"): "?", ord("i"): "i", ord("u"): "u", ord("f"): "f"}
+_KINDS: Final = {BOOLS: "?", INTEGERS: "i", UNSIGNED: "u", FLOATS: "f"}
 
 
 def dtype_of(code: int) -> np.dtype[Any]:

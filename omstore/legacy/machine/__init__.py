@@ -8,7 +8,7 @@ new table, a full buffer), and go on. `entry.run` is the only way in; the module
 - matching: reads a record by a template, without running its opcodes
 - batches: many values into rows of a table; conversion: one value into one row
 - known_globals, tensors: what a global gives that would be called
-- heap, stack: what values lie on; operands: what stands in the file behind an opcode
+- heap, stack: what values lie on; operands: what stands in the file behind an opcode; dtypes: codes of arrays' numbers
 - tags, registers, plan: the numbers in the arrays, which Python reads and writes too
 
 A value is a tag and a 64-bit payload. Numbers are their own payload; text and bytes are the file offset of

@@ -10,19 +10,17 @@ import numpy as np
 
 from omstore.compiled import inner_kernel
 from omstore.legacy.machine.arrays import Memory, Names
+from omstore.legacy.machine.dtypes import dtype_code, item_size, scalar_value
 from omstore.legacy.machine.heap import new_container, new_object
 from omstore.legacy.machine.operands import scalar_bits, span
 from omstore.legacy.machine.registers import E_CALL, E_DTYPE, E_TENSOR, E_TYPE, R_TOP
 from omstore.legacy.machine.tags import (
     ARRAY,
-    BIGINT,
-    BOOL,
     BYTES,
     DEQUE,
     DICT,
     DTYPE,
     ENCODED,
-    FLOAT,
     G_BYTES,
     G_CLASS,
     G_DEQUE,
@@ -42,7 +40,6 @@ from omstore.legacy.machine.tags import (
     G_TENSOR,
     G_TUPLE,
     GLOBAL,
-    INT,
     LIST,
     NONE,
     OBJ,
@@ -56,57 +53,6 @@ from omstore.legacy.machine.tags import (
 from omstore.legacy.machine.tensors import tensor
 
 __all__ = ["call", "container_tag"]
-
-
-@inner_kernel
-def _dtype_code(data: Any, at: Any, length: Any) -> Any:
-    """Code of a dtype's text such as f8, (kind << 8 | item size) << 1; 0 when it isn't one of a plain
-    number."""
-    if length != 2:
-        return np.int64(0)
-    kind = np.int64(data[at])
-    size = np.int64(data[at + 1]) - 48
-    good = size == 1 or size == 2 or size == 4 or size == 8
-    if kind == 98:  # b
-        good = size == 1
-    elif kind == 102:  # f
-        good = good and size > 1
-    elif kind != 105 and kind != 117:  # i, u
-        good = False
-    return (kind << 8 | size) << 1 if good else np.int64(0)
-
-
-@inner_kernel
-def _half(bits: Any) -> Any:
-    """The float64 value of an IEEE half."""
-    sign = -1.0 if bits & 0x8000 else 1.0
-    exponent = (bits >> 10) & 0x1F
-    fraction = np.float64(bits & 0x3FF)
-    if exponent == 31:
-        return sign * np.inf if fraction == 0 else np.nan
-    if exponent > 0:
-        fraction += 1024.0
-        exponent -= 1
-    return sign * fraction * 2.0**-24 * np.float64(np.int64(1) << exponent)
-
-
-@inner_kernel
-def _scalar(code: Any, bits: Any) -> Any:
-    """(tag, payload) of a numpy scalar's bits; tag BIGINT when it doesn't fit 64 bits."""
-    size = (code >> 1) & 0xFF
-    kind = (code >> 9) & 0xFF
-    if kind == 98:
-        return np.int64(BOOL), np.int64(bits != 0)
-    if kind == 102:
-        if size == 4:
-            bits = np.float64(np.int32(bits).view(np.float32)).view(np.int64)
-        elif size == 2:
-            bits = np.float64(_half(bits)).view(np.int64)
-        return np.int64(FLOAT), bits
-    if kind == 105:
-        shift = 64 - 8 * size
-        return np.int64(INT), (bits << shift) >> shift
-    return np.int64(BIGINT) if bits < 0 else np.int64(INT), bits
 
 
 @inner_kernel
@@ -199,10 +145,10 @@ def call(
         if count == 2 and given == DTYPE:
             code = heap[value]
             fits, bits = scalar_bits(
-                data, np.int64(heap_tag[first + 1]), heap[first + 1], (code >> 1) & 0xFF, code & 1
+                data, np.int64(heap_tag[first + 1]), heap[first + 1], item_size(code), code & 1
             )
             if code != 0 and fits:
-                tag, result = _scalar(code, bits)
+                tag, result = scalar_value(code, bits)
             else:
                 error = np.int64(E_DTYPE)
         else:
@@ -211,7 +157,7 @@ def call(
         code = np.int64(0)
         if given == TEXT:
             start, length = span(data, value)
-            code = _dtype_code(data, start, length)
+            code = dtype_code(data, start, length)
         tag = np.int64(DTYPE)
         result = registers[R_TOP]
         heap_tag[result] = RAW

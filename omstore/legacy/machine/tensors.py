@@ -9,37 +9,12 @@ import numpy as np
 from omstore.compiled import inner_kernel
 from omstore.legacy import opcodes as op
 from omstore.legacy.machine.arrays import Memory, u32, u64
+from omstore.legacy.machine.dtypes import item_size, storage_code
 from omstore.legacy.machine.operands import span
 from omstore.legacy.machine.registers import R_TOP
 from omstore.legacy.machine.tags import INT, RAW, RAWAT, STORAGE, TUPLE
 
 __all__ = ["tensor"]
-
-
-@inner_kernel
-def _storage_code(one: Any, two: Any) -> Any:
-    """Dtype code of a torch storage class by its name's first two letters; 0 when it isn't of a plain
-    number."""
-    letters = np.int64(one) << 8 | np.int64(two)
-    if letters == 0x466C:  # Float
-        return np.int64((102 << 8 | 4) << 1)
-    if letters == 0x446F:  # Double
-        return np.int64((102 << 8 | 8) << 1)
-    if letters == 0x4861:  # Half
-        return np.int64((102 << 8 | 2) << 1)
-    if letters == 0x4C6F:  # Long
-        return np.int64((105 << 8 | 8) << 1)
-    if letters == 0x496E:  # Int
-        return np.int64((105 << 8 | 4) << 1)
-    if letters == 0x5368:  # Short
-        return np.int64((105 << 8 | 2) << 1)
-    if letters == 0x4368:  # Char
-        return np.int64((105 << 8 | 1) << 1)
-    if letters == 0x4279:  # Byte
-        return np.int64((117 << 8 | 1) << 1)
-    if letters == 0x426F:  # Bool
-        return np.int64((98 << 8 | 1) << 1)
-    return np.int64(0)
 
 
 @inner_kernel
@@ -72,7 +47,7 @@ def _storage(data: Any, at: Any, operand: Any) -> Any:
             lines = np.int64(0)
             while pc < end and lines < 2:
                 if lines == 1 and code == 0:
-                    code = _storage_code(data[pc], data[pc + 1])
+                    code = storage_code(data[pc], data[pc + 1])
                     lines = np.int64(1)
                 while pc < end and data[pc] != 10:
                     pc += 1
@@ -83,7 +58,7 @@ def _storage(data: Any, at: Any, operand: Any) -> Any:
     if pickles < 5 or pc + 8 > end or code == 0:
         return np.int64(0), np.int64(0), np.int64(0)
     elements = u64(data, pc)
-    if elements < 0 or elements > (end - pc - 8) // ((code >> 1) & 0xFF):
+    if elements < 0 or elements > (end - pc - 8) // item_size(code):
         return np.int64(0), np.int64(0), np.int64(0)
     return code, pc + 8, elements
 
@@ -131,6 +106,6 @@ def tensor(data: Any, operand: Any, memory: Memory, registers: Any, first: Any) 
     heap_tag[top + 2] = RAW
     heap[top + 2] = 0
     heap_tag[top + 3] = RAWAT
-    heap[top + 3] = start + offset * ((code >> 1) & 0xFF)
+    heap[top + 3] = start + offset * item_size(code)
     registers[R_TOP] = top + 4
     return True
