@@ -7,21 +7,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from omstore.compiled import inner_kernel, kernel
+from omstore.compiled import inlined_kernel, inner_kernel, kernel
 from omstore.rows.patterns import NO_PATTERN
 
 __all__ = [
     "BAD_BLOCK",
     "BAD_CODE",
     "BAD_NODE",
+    "NO_BLOCK",
     "OK",
     "Patterns",
     "back_up_nodes",
     "back_up_rows",
+    "find_node",
     "push_nodes",
 ]
 
 OK, BAD_NODE, BAD_CODE, BAD_BLOCK = 0, 1, 2, 3
+
+NO_BLOCK = -2
+"""Of a node whose block doesn't exist."""
 
 
 class Patterns(NamedTuple):
@@ -40,6 +45,30 @@ class Patterns(NamedTuple):
     list_offsets: NDArray[np.uint64]
     list_code: NDArray[Any]
     chance_of: NDArray[np.float64]
+
+
+@inlined_kernel
+def find_node(number: Any, node_at: Any, num_nodes: Any, block: Any, block_same: Any) -> tuple[Any, Any]:
+    """Return the node with a product number, -1 where there is none, and its block: -1 where all its rows factor.
+
+    Parameters
+    ----------
+    number : int
+        Within the product numbers.
+    node_at : (products,) unsigned integers, or empty
+        Product number -> node (N: no node); empty where they are equal.
+    num_nodes : int
+    block : (N,) unsigned integers, or empty
+        1 + the node's block of patterns; 0: all rows factor.
+    block_same : (blocks,) int64
+    """
+    node = np.int64(node_at[number]) if node_at.size else np.int64(number)
+    if node < 0 or node >= num_nodes:
+        node = np.int64(-1)
+    which = np.int64(block[node]) - 1 if node >= 0 and block.size else np.int64(-1)
+    if which >= block_same.size:
+        which = np.int64(NO_BLOCK)
+    return node, which
 
 
 @inner_kernel
@@ -91,21 +120,19 @@ def back_up_rows(
         ``OK``, or what is wrong with the node.
     """
     num_joint = patterns.block_pattern.shape[1]
+    block, block_same = patterns.block, patterns.block_same
     written = 0
     for number in range(first, stop):
-        node: Any = np.int64(number)
-        if node_at.size:
-            node = np.int64(node_at[number])
-            if node < 0 or node >= num_nodes:
-                continue
-        which = np.int64(patterns.block[node]) - 1
-        if which >= patterns.block_same.size:
+        node, which = find_node(number, node_at, num_nodes, block, block_same)
+        if node < 0:
+            continue
+        if which == NO_BLOCK:
             return BAD_BLOCK, node
         if which >= 0:
             gain, start = table, 0.0
             if marked.size and marked[node]:
                 gain, start = plain, base[node]
-            same = patterns.block_same[which]
+            same = block_same[which]
             status, worth = OK, 0.0
             for joint in range(num_joint):
                 pattern = np.int64(patterns.block_pattern[which, joint])
@@ -135,21 +162,19 @@ def back_up_nodes(
     chosen : (nodes,) int64, or empty
         Action 0, or -1 where no row is legal.
     """
+    block, block_same = patterns.block, patterns.block_same
     written = 0
     for number in range(first, stop):
-        node: Any = np.int64(number)
-        if node_at.size:
-            node = np.int64(node_at[number])
-            if node < 0 or node >= num_nodes:
-                continue
-        which = np.int64(patterns.block[node]) - 1
-        if which >= patterns.block_same.size:
+        node, which = find_node(number, node_at, num_nodes, block, block_same)
+        if node < 0:
+            continue
+        if which == NO_BLOCK:
             return BAD_BLOCK, node
         if which >= 0:
             gain, start = table, 0.0
             if marked.size and marked[node]:
                 gain, start = plain, base[node]
-            same = patterns.block_same[which]
+            same = block_same[which]
             status, worth = _row_of_pattern(node, same, num_nodes, product, gain, start, patterns)
             if status != OK:
                 return status, node
@@ -173,18 +198,16 @@ def push_nodes(
     out : (products,) float64
         Added to: mass that comes.
     """
+    block, block_same = patterns.block, patterns.block_same
     for number in range(first, stop):
-        node: Any = np.int64(number)
-        if node_at.size:
-            node = np.int64(node_at[number])
-            if node < 0 or node >= num_nodes:
-                continue
-        which = np.int64(patterns.block[node]) - 1
-        if which >= patterns.block_same.size:
+        node, which = find_node(number, node_at, num_nodes, block, block_same)
+        if node < 0:
+            continue
+        if which == NO_BLOCK:
             return BAD_BLOCK, node
         if which < 0 or mass[node] == 0.0:
             continue
-        pattern = patterns.block_same[which]
+        pattern = block_same[which]
         begin, end = np.int64(patterns.offsets[pattern]), np.int64(patterns.offsets[pattern + 1])
         coded = patterns.list_of.size > 0
         codes = np.int64(patterns.list_offsets[patterns.list_of[pattern]]) if coded else 0

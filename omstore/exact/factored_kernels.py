@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omstore.compiled import inner_kernel, kernel
-from omstore.exact.exception_kernels import BAD_BLOCK, OK
+from omstore.exact.exception_kernels import BAD_BLOCK, NO_BLOCK, OK, find_node
 from omstore.exact.vector_sums import find_best, mix, turn
 
 __all__ = ["Buffers", "Plan", "back_up_products", "best_products", "set_stages"]
@@ -136,13 +136,10 @@ def best_products(
     for head in range(first // size, (stop + size - 1) // size):
         ready = False
         for number in range(max(first, head * size), min(stop, head * size + size)):
-            node: Any = np.int64(number)
-            if node_at.size:
-                node = np.int64(node_at[number])
-                if node < 0 or node >= num_nodes:
-                    continue
-            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
-            if which >= block_same.size:
+            node, which = find_node(number, node_at, num_nodes, block, block_same)
+            if node < 0:
+                continue
+            if which == NO_BLOCK:
                 return BAD_BLOCK, node
             if which < 0:
                 if not ready:
@@ -201,13 +198,10 @@ def back_up_products(
     for head in range(first // size, (stop + size - 1) // size):
         ready = False
         for number in range(max(first, head * size), min(stop, head * size + size)):
-            node: Any = np.int64(number)
-            if node_at.size:
-                node = np.int64(node_at[number])
-                if node < 0 or node >= num_nodes:
-                    continue
-            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
-            if which >= block_same.size:
+            node, which = find_node(number, node_at, num_nodes, block, block_same)
+            if node < 0:
+                continue
+            if which == NO_BLOCK:
                 return BAD_BLOCK, node
             if which >= 0 and block_same[which] >= 0:
                 written += 1

@@ -13,7 +13,7 @@ import numpy as np
 
 from omstore.compiled import inlined_kernel, inner_kernel, kernel
 from omstore.exact.edge_kernels import BAD_CODE, BAD_NODE, PER_CODE, PER_EDGE
-from omstore.exact.exception_kernels import BAD_BLOCK, OK
+from omstore.exact.exception_kernels import BAD_BLOCK, NO_BLOCK, OK, find_node
 
 __all__ = ["push_edges", "push_products", "push_resolved"]
 
@@ -84,13 +84,10 @@ def push_products(
     for head in range(first // size, (stop + size - 1) // size):
         ready = False
         for number in range(max(first, head * size), min(stop, head * size + size)):
-            node: Any = np.int64(number)
-            if node_at.size:
-                node = np.int64(node_at[number])
-                if node < 0 or node >= num_nodes:
-                    continue
-            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
-            if which >= block_same.size:
+            node, which = find_node(number, node_at, num_nodes, block, block_same)
+            if node < 0:
+                continue
+            if which == NO_BLOCK:
                 return BAD_BLOCK, node
             plays = row
             row += 1

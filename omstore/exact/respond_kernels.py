@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import kernel
-from omstore.exact.exception_kernels import BAD_BLOCK, OK
+from omstore.exact.exception_kernels import BAD_BLOCK, NO_BLOCK, OK, find_node
 from omstore.exact.factored_kernels import set_stages
 from omstore.exact.vector_sums import dot, mix
 
@@ -52,13 +52,10 @@ def respond_products(
     for head in range(first // size, (stop + size - 1) // size):
         ready = False
         for number in range(max(first, head * size), min(stop, head * size + size)):
-            node: Any = np.int64(number)
-            if node_at.size:
-                node = np.int64(node_at[number])
-                if node < 0 or node >= num_nodes:
-                    continue
-            which = np.int64(block[node]) - 1 if block.size else np.int64(-1)
-            if which >= block_same.size:
+            node, which = find_node(number, node_at, num_nodes, block, block_same)
+            if node < 0:
+                continue
+            if which == NO_BLOCK:
                 return BAD_BLOCK, node
             if which >= 0:
                 written += 1

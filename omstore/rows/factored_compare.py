@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 
 from omstore.compiled import inlined_kernel, intrinsic, kernel
-from omstore.rows.factored_kernels import locate, number_of, row_length
+from omstore.rows.factored_kernels import enter_node, leaves, row_length
 from omstore.rows.factored_lanes import LANES, expand, lanes_differ, sort_row, write_row
 from omstore.rows.kernels import BAD_PATTERN, OK
 from omstore.rows.patterns import NO_PATTERN
@@ -117,23 +117,15 @@ def compare_ordered(
     new = True  # the node, and with it its heads
     for i in range(sums.size - 1):
         row = rows[i] if rows.size else first_row + i
-        action = row - start
-        if action < 0 or action >= num_joint_actions or start < 0:
-            node = row // num_joint_actions
-            start = node * num_joint_actions
-            action = row - start
-            number = np.int64(node)
-            if product.size:
-                number = np.int64(product[node])
-            known = number >= 0 and number < num_products
-            if known:
-                locate(layout, number, base)
+        if leaves(row, start, num_joint_actions):
+            start, known = enter_node(row, num_joint_actions, layout, product, num_products, base)
             stamp += 1
             new = True
             if block.size:
-                own_block = np.int64(block[node])
+                own_block = np.int64(block[start // num_joint_actions])
                 if own_block > block_pattern.shape[0]:
                     return BAD_PATTERN, i, listed, apart
+        action = row - start
         if own_block > 0:
             pattern = np.int64(block_pattern[own_block - 1, action])
             if pattern != NO_PATTERN:
@@ -286,16 +278,10 @@ def compare_rows(
     first = np.int64(0)  # the first row made and not compared yet
     for i in range(sums.size - 1):
         row = rows[i] if rows.size else first_row + i
-        action = row - start
-        if action < 0 or action >= num_joint_actions or start < 0:
-            node = row // num_joint_actions
-            start = node * num_joint_actions
-            action = row - start
-            number = number_of(product, num_products, node)
-            known = number >= 0
-            if known:
-                locate(layout, number, base)
+        if leaves(row, start, num_joint_actions):
+            start, known = enter_node(row, num_joint_actions, layout, product, num_products, base)
             stamp += 1
+        action = row - start
         count = sums[i + 1] - sums[i]
         made = known and row_length(action_pair, offsets, base, action) == count
         if made and count > 0:

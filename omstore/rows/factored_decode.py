@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from omstore.compiled import kernel
-from omstore.rows.factored_kernels import BAD_PRODUCT, CHANGED, locate, number_of, row_length
+from omstore.rows.factored_kernels import (
+    BAD_PRODUCT,
+    CHANGED,
+    enter_node,
+    leaves,
+    locate,
+    number_of,
+    row_length,
+)
 from omstore.rows.factored_lanes import LANES, expand, sort_row, write_row
 from omstore.rows.kernels import BAD_CODE, BAD_NODE, OK
 
@@ -68,16 +76,12 @@ def decode_rows(
             skipped += 1
             continue
         row = rows[i] if rows.size else first_row + i
-        action = row - start
-        if action < 0 or action >= num_joint_actions or start < 0:
-            node = row // num_joint_actions
-            start = node * num_joint_actions
-            action = row - start
-            number = number_of(product, num_products, node)
-            if number < 0:
+        if leaves(row, start, num_joint_actions):
+            start, known = enter_node(row, num_joint_actions, layout, product, num_products, base)
+            if not known:
                 return BAD_PRODUCT, i
-            locate(layout, number, base)
             stamp += 1
+        action = row - start
         tail = np.int64(tail_of[action])
         place = tail_place[tail]
         if stamps[tail] != stamp:  # the node's rows share it

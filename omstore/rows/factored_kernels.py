@@ -22,6 +22,8 @@ __all__ = [
     "before_in_block",
     "before_row",
     "block_starts",
+    "enter_node",
+    "leaves",
     "locate",
     "node_edges",
     "number_of",
@@ -59,6 +61,25 @@ def number_of(product: Any, num_products: int, node: Any) -> Any:
         return np.int64(node)
     number = np.int64(product[node])
     return number if 0 <= number < num_products else np.int64(-1)
+
+
+@inlined_kernel
+def leaves(row: Any, start: Any, num_joint_actions: int) -> Any:
+    """Whether a row isn't of the node whose rows begin at `start`; negative: of none."""
+    return start < 0 or row < start or row - start >= num_joint_actions
+
+
+@inlined_kernel
+def enter_node(
+    row: Any, num_joint_actions: int, layout: Any, product: Any, num_products: int, base: Any
+) -> Any:
+    """Return the first row of a row's node, and whether its product number is one; then `base` is where it stands,
+    see `locate`."""
+    node = row // num_joint_actions
+    number = number_of(product, num_products, node)
+    if number >= 0:
+        locate(layout, number, base)
+    return node * num_joint_actions, number >= 0
 
 
 @inlined_kernel
