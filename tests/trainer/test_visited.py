@@ -81,6 +81,24 @@ def test_without_room_every_node_is_evaluated(world: World, evaluated: list[int]
     assert evaluated == [1, 4, 1, 4]
 
 
+@pytest.mark.parametrize("room", [0, 2, 10])
+def test_a_network_is_laid_out_once(world: World, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[OpponentMLP] = []
+    original = PolicyTabulator.compiled
+    monkeypatch.setattr(
+        PolicyTabulator, "compiled", lambda self, model: (made.append(model), original(self, model))[1]
+    )
+    policy = policy_with_room_for(world, room)
+    tabulator = PolicyTabulator(world.dyn, omstore.RolloutTables(world.dyn.graph))
+    other = sharp(OpponentMLP(world.dyn.state_width, 5, 16, seed=77))
+    for network in (world.agent, other):
+        policy.forget()
+        for nodes in ([1, 4, 7], [2, 4], [1, 2, 9, 200]):
+            expected = tabulator.table(network, "agent", np.array(nodes)).probabilities()
+            np.testing.assert_array_equal(rows(policy.at(network, np.array(nodes)), nodes), expected)
+    assert made == [world.agent, other]
+
+
 def test_a_growing_table() -> None:
     table = GrowingPolicyTable(10, 3, 4)
     given = np.array([[0.25, 0.5, 0.25], [0, 1, 0]], np.float32)

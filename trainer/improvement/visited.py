@@ -50,14 +50,18 @@ class VisitedPolicy:
         """Return a table with rows for some nodes, ascending; the next call may change it."""
         kept = self._kept
         if kept is None or len(nodes) > kept.num_rows:
-            return self._tabulator.table(network, self._side, nodes)
+            return PolicyTable(self._evaluated(network, nodes), nodes=nodes)
         missing = kept.missing(nodes)
         if kept.used + len(missing) > kept.num_rows:
             kept.clear()
             missing = nodes
         if len(missing):
-            if self._compiled is None:
-                self._compiled = self._tabulator.compiled(network)
-            found = self._tabulator.probabilities(network, self._side, missing, compiled=self._compiled)
-            kept.add(missing, found.numpy())
+            kept.add(missing, self._evaluated(network, missing))
         return kept
+
+    def _evaluated(self, network: OpponentMLP, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the probabilities at nodes; the network is laid out once until it changes."""
+        if self._compiled is None:
+            self._compiled = self._tabulator.compiled(network)
+        found = self._tabulator.probabilities(network, self._side, nodes, compiled=self._compiled)
+        return np.asarray(found.numpy(), np.float32)
