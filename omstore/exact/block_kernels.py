@@ -196,14 +196,15 @@ def place_group(
     returns the first lane from which a position that doesn't exist is reached, or -1."""
     low, high = layout.low[block], layout.high[block]
     order, position = places.order, places.position
+    wrong = -1
     for lane in range(count):
         node = np.int64(order[unit + lane])
         at[lane] = np.int64(position[node]) if position.size else node
-        if at[lane] + low < 0 or at[lane] + high >= num_positions:
-            return lane
+        if wrong < 0 and (at[lane] + low < 0 or at[lane] + high >= num_positions):
+            wrong = lane
     for lane in range(count, -(-count // LANES) * LANES):
         at[lane] = at[count - 1]
-    return -1
+    return wrong  # in one place: numba then sees that references needn't be counted
 
 
 @inlined_kernel
@@ -229,42 +230,36 @@ def expect_group(
     Returns
     -------
     lane : int
-        The first one whose unit leads to what is no node; -1: none does.
+        One whose unit leads to what is no node; -1: none does.
     """
     wrong = place_group(unit, count, block, layout, places, table.size, at)
-    if wrong >= 0:
-        return wrong
-    lanes, width = -(-count // LANES) * LANES, gain.shape[1]
+    lanes, width = -(-count // LANES) * LANES if wrong < 0 else 0, gain.shape[1]
     first, reached = layout.first_reach[block], layout.first_reach[block + 1] - layout.first_reach[block]
-    reach = layout.reach
+    reach, order, node_at = layout.reach, places.order, places.node_at
     for lane in range(0, lanes, LANES):
         a, b, c, d = at[lane], at[lane + 1], at[lane + 2], at[lane + 3]
         for slot in range(reached):  # positions aren't negative: they were checked
             far = reach[first + slot]
             gain[slot, lane], gain[slot, lane + 1] = table[np.uint64(a + far)], table[np.uint64(b + far)]
             gain[slot, lane + 2], gain[slot, lane + 3] = table[np.uint64(c + far)], table[np.uint64(d + far)]
-    if marked.size:
-        order = places.order
-        for lane in range(count):
-            node = np.int64(order[unit + lane])
-            if marked[node]:
-                for slot in range(reached):
-                    gain[slot, lane] = base[node] + plain[at[lane] + reach[first + slot]]
-    node_at = places.node_at
-    if node_at.size:
-        for slot in range(reached):
-            odd = False
-            for lane in range(lanes):
-                odd |= gain[slot, lane] != gain[slot, lane]
-            for lane in range(count if odd else 0):
-                if np.int64(node_at[at[lane] + reach[first + slot]]) >= places.order.size:
-                    return lane
+    for lane in range(count if marked.size and wrong < 0 else 0):
+        node = np.int64(order[unit + lane])
+        if marked[node]:
+            for slot in range(reached):
+                gain[slot, lane] = base[node] + plain[at[lane] + reach[first + slot]]
+    for slot in range(reached if node_at.size and wrong < 0 else 0):
+        odd = False
+        for lane in range(lanes):
+            odd |= gain[slot, lane] != gain[slot, lane]
+        for lane in range(count if odd and wrong < 0 else 0):
+            if np.int64(node_at[at[lane] + reach[first + slot]]) >= order.size:
+                wrong = lane
     begin, end = layout.first_pattern[block], layout.first_pattern[block + 1]
     first_entry, slots, chances = layout.first_entry, layout.slots, layout.chances
-    for pattern in range(begin, end):
+    for pattern in range(begin, end if wrong < 0 else begin):
         start, stop = first_entry[pattern], first_entry[pattern + 1]
         mix_rounded(gain, width, slots, chances, start, stop, worth, (pattern - begin + 1) * width, lanes)
-    return -1
+    return wrong
 
 
 @kernel
