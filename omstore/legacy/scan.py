@@ -26,7 +26,6 @@ _STEP: Final = 32 << 20
 
 # Registers of the scan kernel.
 _PC: Final = 0
-_MEMO: Final = 1
 _FETCHED: Final = 2
 _PROTOCOL: Final = 3
 _PUTS: Final = 4
