@@ -50,7 +50,7 @@ WITHIN = 0.01
 """Of the team's entropy: what level 0's cross-entropy may exceed it by."""
 REACHED = 0.9
 """Of the way from uniform play to the best response, that the focal agent goes."""
-TEAM_REACHED = 0.5
+TEAM_REACHED = 0.8
 """Of the way from level 0 to the best response, that level 1 of the team goes."""
 
 _HELD_OUT_SEED = 10**6
