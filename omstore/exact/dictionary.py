@@ -36,7 +36,7 @@ _NODES = 1 << 12
 """Nodes whose policies are asked for at a time."""
 
 _LANES, _BUFFER = 32, 1 << 20
-"""Nodes side by side, as long as the numbers for all next nodes of theirs aren't more than that: then four."""
+"""Nodes side by side, and the most numbers that their next nodes, or their patterns, may take: with more it is four."""
 
 _HINT = "Convert or build the store again."
 
@@ -186,7 +186,10 @@ class DictionarySource(MassSource):
     def _laid_out(self, first: int, stop: int) -> Iterator[tuple[int, int, int, _Room]]:
         """Lay out the blocks of some units at a time: where they begin and end, how many blocks, and the room."""
         encoding, table = self._encoding, self._encoding.table
-        room = self._rooms.pop() if self._rooms else self._new_room()
+        try:
+            room = self._rooms.pop()
+        except IndexError:  # asked for first: another thread might take the last one
+            room = self._new_room()
         rows = encoding.block, table.block_pattern, table.pattern_offsets, table.delta, table.pattern_list
         lists = table.list_offsets, table.list_code, self._chance_of, self._lowest
         while first < stop:
@@ -201,8 +204,9 @@ class DictionarySource(MassSource):
     def _new_room(self) -> _Room:
         joint, table = self.num_joint_actions, self._encoding.table
         blocks, entries = max(1, _ROWS // joint), max(_ENTRIES, self._most_entries)
-        lanes = _LANES if self._most_entries * _LANES <= _BUFFER * 8 else 4
         reach = min(self._most_entries, self._highest - self._lowest + 1)
+        patterns = min(joint, table.num_patterns)
+        lanes = _LANES if max(reach, patterns) * _LANES <= _BUFFER else 4
         layout = Layout(
             first_unit=np.empty(blocks + 1, np.int64),
             first_pattern=np.empty(blocks + 1, np.int64),
@@ -221,7 +225,7 @@ class DictionarySource(MassSource):
             layout,
             np.empty(lanes, np.int64),
             np.empty((reach, lanes)),
-            np.empty((joint + 1, lanes)),
+            np.empty((patterns + 1, lanes)),
         )
 
     def _raise(self, status: int, unit: int) -> None:
