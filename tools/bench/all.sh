@@ -41,6 +41,7 @@ bench bench_build.py
 bench bench_build.py --agents 4 --limit 1G --encodings factored --runs 1
 bench bench_sample.py
 bench bench_sweep.py
+bench bench_policies.py
 bench bench_sweep.py --agents 4 --rows factored --respond --steps 20 --rounds 3
 bench bench_rollout_speed.py
 bench bench_rollouts.py
