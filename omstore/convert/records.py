@@ -68,6 +68,7 @@ class _LinkCursor:
         if table is None:
             raise BadDataError(f"{name}: the adjacency has no keys")
         self._table = table
+        self._name = name
         self._columns = [column for column, _ in wanted]
         self._slices = [components for _, components in wanted]
         paths = [column.path for column in table.schema.columns]
@@ -102,7 +103,11 @@ class _LinkCursor:
         begin = self._end
         self._chunk += 1
         if self._chunk + 1 >= len(self._starts):
-            raise BadDataError("the adjacency's keys cover fewer records than there are")
+            raise BadDataError(
+                f"{self._name}: the adjacency's keys cover fewer records than there are: other lists of such records "
+                "stand beside it in the pickle",
+                "Export the adjacency without them.",
+            )
         bounds = int(self._starts[self._chunk]), int(self._starts[self._chunk + 1])
         *keys, first, count = self._table.read(*bounds, [*self._columns, self._first, self._count])
         self._keys = [key[:, part] for key, part in zip(keys, self._slices, strict=True)]

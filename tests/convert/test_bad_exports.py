@@ -261,3 +261,15 @@ def test_an_error_in_one_reader_stops_the_other(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sources, "read_pickle", read)
     refused(write(tmp_path, good_graph(), good_replay()), "odd")
+
+
+def test_an_adjacency_with_lists_of_its_records_beside_it_is_refused(tmp_path):
+    """So many records that the heap is full before the dict is complete; then a list of its values is like any other."""
+    records = 4_000
+    edges = [
+        {"joint_action": 0, "next_node": (i + 1) % records, "weights": [float(i)] * 250}
+        for i in range(records)
+    ]
+    graph = {"graph": {i: [edge] for i, edge in enumerate(edges)}, "some": [dict(edge) for edge in edges[:5]]}
+    folder = write(tmp_path, graph)
+    refused(folder, "graph", "other lists of such records", "without them")

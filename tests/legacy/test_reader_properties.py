@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from omstore.errors import LegacyError
@@ -431,6 +431,8 @@ def test_random_records_are_read_as_the_unpickler_reads_them(folder: Path, schem
 @settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schema=schemas((1, 3, 999, 1000, 1001, 1500, 2001, 4100, 9000)))
 def test_many_random_records_are_read_as_the_unpickler_reads_them(folder: Path, schema: Schema) -> None:
+    # Other lists of its records beside an adjacency that doesn't fit the heap become rows of it: conversion refuses it.
+    assume(schema.around != "two lists" or not schema.container.startswith("adjacency"))
     tree, _ = read_as_unpickled(folder, schema)
     check_nothing_is_missing(schema, tree)
 
