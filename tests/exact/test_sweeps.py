@@ -191,6 +191,14 @@ def test_how_blocks_are_cut_has_no_influence(pursuit, partly_legal, world):  # n
             assert everything(graph, np.random.default_rng(3)) == expected
 
 
+@pytest.mark.parametrize("world", ["ring", "partly"])
+def test_blocks_come_to_what_edges_come_to(pursuit, partly_legal, world):  # noqa: F811
+    """To the bit, but for mass, which comes to nodes in another order."""
+    made = pursuit if world == "ring" else partly_legal
+    found = [everything(made(encoding), np.random.default_rng(3)) for encoding in ("dictionary", "csr")]
+    assert found[0][:3] == found[1][:3]
+
+
 def test_blocks_that_are_too_long_go_along_edges(pursuit, rng):
     graph = pursuit("dictionary")
     with pytest.MonkeyPatch.context() as patch:
