@@ -10,6 +10,7 @@ from omstore.build import BuildOptions, build
 from omstore.exporting import export_graph
 from omstore.model import load_model
 from tests.trainer.exact_worlds import sparse
+from tools.storm_values import Model
 from trainer.exact import ExactModel, done_nodes, reach
 
 
@@ -65,6 +66,16 @@ ONE_PLAYER = pytest.mark.parametrize(
 @ONE_PLAYER
 def test_one_player(stormpy, pair, choice, horizon, formula, within):
     equal_to_storms(stormpy, *pair, choice, horizon, formula, within)
+
+
+def test_a_reward_at_one_instant_is_the_chance_to_have_got_there(stormpy, tmp_path):
+    ours = built(tmp_path, 2, 0.1)
+    export_graph(tmp_path, tmp_path / "graph.umb", "umb", rewards=False)
+    storm = Model(tmp_path / "graph.umb", done_nodes(ours))
+    assert storm.num_edges == ours.graph.num_edges
+    for choice in ("most", "least"):
+        found, _ = storm.reached(choice, 7)
+        assert np.abs(found - reach(ours, choice=choice, horizon=7).values).max() < 1e-12
 
 
 @pytest.fixture(scope="module")

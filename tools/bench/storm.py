@@ -58,7 +58,7 @@ def why_not(graph: omstore.Graph) -> str:
 
 
 def run_storm(export: Path, folder: Path, rounds: int, threads: int) -> StormRun:
-    """Give a store's graph to Storm, in a process of its own, and time a sweep there.
+    """Give a store's graph, whose done nodes are absorbing, to Storm in a process of its own, and time a sweep there.
 
     Parameters
     ----------
