@@ -29,7 +29,7 @@ types: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-## bench: the full-scale checks and every figure the README quotes (about an hour, 24 GiB of memory for the baselines)
+## bench: the full-scale checks and every figure the README quotes (one to two hours, 24 GiB of memory for the baselines)
 bench: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh tools/bench/all.sh

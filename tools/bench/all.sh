@@ -47,7 +47,7 @@ bench bench_rollout_speed.py
 bench bench_rollouts.py
 bench bench_training.py
 bench bench_training_memory.py
-bench bench_training_memory.py --agents 4
+bench bench_training_memory.py --agents 4 --root-states 5120
 bench bench_learning.py
 bench bench_learning.py --agents 3 --seeds 1 --export "$data/chased"
 bench bench_resume.py
