@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,19 @@ def build_random(export: Path, nodes: int = 150) -> omstore.Graph:
     graph = made.open().graph
     assert graph is not None
     return graph
+
+
+def worlds_in(folder_of: Callable[[str], Path]) -> Callable[[str], World]:
+    """Return what makes a world once: ``random``, or pursuit in a row encoding; `folder_of` a name makes its folder."""
+
+    @cache
+    def get(name: str) -> World:
+        export = folder_of(name) / "export"
+        # the evader of pursuit: rewards of a pursuer and the evader would cancel out in a team
+        graph = build_random(export, 60) if name == "random" else build_pursuit(export, name)
+        return World.of(graph, focal=1 if name == "random" else 2)
+
+    return get
 
 
 def buffer_of(dyn: GraphWorldModelAdapter, nodes: Sequence[int] | NDArray[np.int64]) -> OMBuffer:

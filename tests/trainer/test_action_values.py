@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,12 @@ from numpy.typing import NDArray
 from tests.rollout.reference import exact_action_values
 from tests.trainer.improvement_worlds import (
     World,
-    build_pursuit,
-    build_random,
     members_of,
     policy,
     reference_values,
     reward_weights,
     small_config,
+    worlds_in,
 )
 from trainer.improvement import ActionValues, Estimates, Ranks, Roots, SoftRolloutPIConfig, draw_roots
 from trainer.tables import Side, table_bytes
@@ -32,17 +30,7 @@ SIDES: tuple[Side, Side] = ("agent", "team")
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], World]:
-    made: dict[str, World] = {}
-
-    def get(name: str) -> World:
-        if name not in made:
-            folder: Path = tmp_path_factory.mktemp(name) / "export"
-            # the evader of pursuit: rewards of a pursuer and the evader would cancel out in a team
-            graph = build_random(folder, 60) if name == "random" else build_pursuit(folder, name)
-            made[name] = World.of(graph, focal=1 if name == "random" else 2)
-        return made[name]
-
-    return get
+    return worlds_in(tmp_path_factory.mktemp)
 
 
 def roots_of(world: World, learner: Side, config: SoftRolloutPIConfig, requested: int = 5) -> Roots:

@@ -16,13 +16,12 @@ from omstore.errors import MemoryBudgetError
 from tests.rollout.reference import exact_action_values
 from tests.trainer.improvement_worlds import (
     World,
-    build_pursuit,
-    build_random,
     equal_weights,
     members_of,
     policy,
     reward_weights,
     small_config,
+    worlds_in,
 )
 from trainer.exact import ExactModel, Problem
 from trainer.improvement import SoftRolloutImprover, SoftRolloutPIConfig, draw_roots
@@ -38,16 +37,7 @@ OTHER: dict[Side, Side] = {"agent": "team", "team": "agent"}
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], World]:
-    made: dict[str, World] = {}
-
-    def get(name: str) -> World:
-        if name not in made:
-            folder: Path = tmp_path_factory.mktemp(name) / "export"
-            graph = build_random(folder, 60) if name == "random" else build_pursuit(folder, name)
-            made[name] = World.of(graph, focal=1 if name == "random" else 2)
-        return made[name]
-
-    return get
+    return worlds_in(tmp_path_factory.mktemp)
 
 
 def exact_config(**changes: Any) -> SoftRolloutPIConfig:
