@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when run as a script
 
 import omstore
-from omstore.build import BuildOptions, build
 from omstore.exact import Backup, Pusher, Sweeper
-from omstore.model import load_model
+from tools.bench.stores import stores
 from tools.bench.timing import alternate, verdict
 
 Floats = NDArray[np.float64]
@@ -115,13 +114,7 @@ def main() -> None:
     given = parser.parse_args()
     holds = True
     with tempfile.TemporaryDirectory() as folder:
-        exports = given.exports or [Path(folder) / rows for rows in given.rows]
-        for export in exports:
-            if not given.exports:
-                model = load_model("pursuit", {"agents": given.agents, "slip": 0.1})
-                build(model, export, BuildOptions(rows=export.name))
-            graph = omstore.open(export).graph
-            assert graph is not None
+        for _, graph in stores(given.exports, given.rows, given.agents, Path(folder)):
             holds &= compare(graph, given)
     sys.exit(not holds)
 

@@ -22,9 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when run as a sc
 
 import omstore
 from omstore import PolicyTable, RolloutState, RolloutTables, stream_key
-from omstore.build import BuildOptions, build
-from omstore.model import load_model
 from omstore.rollout import rollout
+from tools.bench.stores import stores
 
 ROOTS, ROLLOUTS, HORIZON, REPEATS = 512, 8, 10, 20
 
@@ -90,13 +89,8 @@ def main() -> None:
     given = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        exports = [given.export] if given.export else [Path(folder) / rows for rows in given.rows]
-        for export in exports:
-            if not given.export:
-                model = load_model("pursuit", {"agents": given.agents, "slip": 0.1})
-                build(model, export, BuildOptions(rows=export.name))
-            graph = omstore.open(export).graph
-            assert graph is not None
+        exports = [given.export] if given.export else None
+        for _, graph in stores(exports, given.rows, given.agents, Path(folder)):
             result, line = measure(graph)
             results.append(result)
             print(line)

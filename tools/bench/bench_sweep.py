@@ -31,13 +31,12 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # when run as a script
 
 import omstore
-from omstore.build import BuildOptions, build
 from omstore.compiled import kernel
 from omstore.exact import Backup, Sweeper
 from omstore.memory import PeakMemory, parse_bytes
-from omstore.model import load_model
 from omstore.rows import CsrRows
 from tools.bench.limits import run_limited
+from tools.bench.stores import stores
 from tools.bench.timing import alternate, verdict
 
 MOST_BYTES = {3: 300 << 20, 4: 2 << 30}
@@ -188,7 +187,7 @@ def beside_storm(export: Path, graph: omstore.Graph, seconds: float, given: argp
         print(f"Storm wasn't run: {reason}")
         return True
     with tempfile.TemporaryDirectory() as folder:
-        storm = run_storm(export, Path(folder), 3, given.threads)
+        storm = run_storm(export, graph, Path(folder), 3, given.threads)
     print(
         f"{'Storm':15} {storm.sweep_seconds * 1e3:9.1f} ms a sweep; {storm.export_seconds:.0f} s to write the graph, "
         f"{storm.load_seconds:.0f} s to load it; anonymous memory at its peak {storm.anonymous / 2**30:.1f} GiB"
@@ -225,18 +224,11 @@ def main() -> None:
         respond_over(given.exports[0], given.steps, given.threads)
         return
     with tempfile.TemporaryDirectory() as folder:
-        exports = given.exports or [Path(folder) / rows for rows in given.rows]
-        graphs, places = {}, {}
-        for export in exports:
-            if not given.exports:
-                model = load_model("pursuit", {"agents": given.agents, "slip": 0.1})
-                build(model, export, BuildOptions(rows=export.name))
-            graph = omstore.open(export).graph
-            assert graph is not None
-            graphs[graph.encoding.name], places[graph.encoding.name] = graph, export
-        holds = compare(places, graphs, given)
+        opened = list(stores(given.exports, given.rows, given.agents, Path(folder)))
+        exports = {graph.encoding.name: export for export, graph in opened}
+        holds = compare(exports, {graph.encoding.name: graph for _, graph in opened}, given)
         if given.steps:
-            holds &= respond_inside(exports[0], given.steps, given.threads, parse_bytes(given.limit))
+            holds &= respond_inside(opened[0][0], given.steps, given.threads, parse_bytes(given.limit))
     sys.exit(not holds)
 
 

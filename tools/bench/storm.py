@@ -57,20 +57,20 @@ def why_not(graph: omstore.Graph) -> str:
     return ""
 
 
-def run_storm(export: Path, folder: Path, rounds: int, threads: int) -> StormRun:
+def run_storm(export: Path, graph: omstore.Graph, folder: Path, rounds: int, threads: int) -> StormRun:
     """Give a store's graph, whose done nodes are absorbing, to Storm in a process of its own, and time a sweep there.
 
     Parameters
     ----------
     export : Path
+    graph : Graph
+        Of the export, opened.
     folder : Path
         For the file, of some 16 bytes an edge.
     rounds : int
     threads : int
         For our own values. Storm uses one.
     """
-    graph = omstore.open(export).graph
-    assert graph is not None
     model = ExactModel(graph, len(graph.agents) - 1, threads=threads)
     umb, goal, values = folder / "graph.umb", folder / "goal.npy", folder / "values.npz"
     written = export_graph(export, umb, "umb", rewards=False)
