@@ -170,13 +170,6 @@ def _played(
     return total, legal
 
 
-@inlined_kernel
-def _on_row(mass: Any, total: Any, legal: Any, played: Any) -> Any:
-    """Return the part of a node's mass that takes a row, played as likely as `played` of `total`; where no row is
-    played, all legal ones are as likely."""
-    return mass * (played / total) if total > 0.0 else mass / legal
-
-
 @kernel
 def push_edges(
     offsets: Any, next_node: Any, codes: Any, how: Any, probability: Any,
@@ -210,8 +203,9 @@ def push_edges(
         for a in range(own_joint.size if legal else 0):
             for o in range(other_joint.size):
                 row = node * num_joint + own_joint[a] + other_joint[o]
-                played = own[node * own_step, a] * other[node * other_step, o]
-                weight = _on_row(mass[node], total, legal, played)
+                weight = mass[node] / legal
+                if total > 0.0:
+                    weight = mass[node] * (own[node * own_step, a] * other[node * other_step, o] / total)
                 if weight == 0.0:
                     continue
                 for edge in range(offsets[row], offsets[row + 1]):
@@ -249,8 +243,9 @@ def push_resolved(
         for a in range(own_joint.size if legal else 0):
             for o in range(other_joint.size):
                 row = node * num_joint + own_joint[a] + other_joint[o]
-                played = own[node * own_step, a] * other[node * other_step, o]
-                weight = _on_row(mass[node], total, legal, played)
+                weight = mass[node] / legal
+                if total > 0.0:
+                    weight = mass[node] * (own[node * own_step, a] * other[node * other_step, o] / total)
                 for edge in range(offsets[row], offsets[row + 1]):
                     moved = weight * probability[edge]
                     visited[next_node[edge]] += moved
